@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+# The one door. Every target installs what it needs itself and may be run again at any time.
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.ONESHELL:
+
+PYTHON ?= python3
+# The exact pin matters: an open range pulls gigabytes of CUDA. See docs/sandbox.md, "Which torch".
+TORCH ?= torch==2.13.0
+NAME ?=
+ARGS ?=
+
+BIN := .venv/bin
+VENV := .venv/.installed
+PROJECTS := pyproject.toml torch_hooks/pyproject.toml
+
+.PHONY: help setup demo test unit up down bench lint format clean
+
+help: ## this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
+
+setup: $(VENV) ## install system packages and the Python environment, nothing else
+
+demo: $(VENV) ## run more PyTorch jobs than GPUs on a real Slurm cluster; report in build/demo
+	@$(BIN)/python -m slipstream.sandbox.demo --out build/demo $(ARGS)
+
+test: $(VENV) lint ## lint and every test layer (ARGS="-k name" to choose)
+	@$(BIN)/python -m pytest $(ARGS)
+
+unit: $(VENV) ## only the fast layers: house, unit, property
+	@$(BIN)/python -m pytest -m "house or unit or property" $(ARGS)
+
+up: $(VENV) ## start a sandbox cluster (ARGS="--nodes 2 --gpus-per-node 8")
+	@$(BIN)/slipstream sandbox up $(ARGS)
+
+down: $(VENV) ## stop it and remove every trace
+	@$(BIN)/slipstream sandbox down $(ARGS)
+
+bench: $(VENV) ## run one benchmark: make -s bench NAME=sandbox; the last line is JSON
+	@if [ ! -f "benchmarks/bench_$(NAME).py" ]; then
+	  echo "make bench needs NAME=…, one of: $$(ls benchmarks | sed -nE 's/^bench_(.*)\.py$$/\1/p' | xargs)" >&2
+	  exit 2
+	fi
+	$(BIN)/python benchmarks/bench_$(NAME).py $(ARGS)
+
+lint: $(VENV) ## formatting, ruff, mypy, imports, spelling, C and shell
+	@$(BIN)/ruff format --check --quiet . || { echo "run: make format" >&2; exit 1; }
+	$(BIN)/ruff check --quiet .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache > build/imports.log || { cat build/imports.log; exit 1; }
+	$(BIN)/codespell
+	git ls-files '*.c' '*.h' | xargs -r $(BIN)/clang-format --dry-run --Werror
+	git ls-files '*.sh' .ci/run | xargs -r shellcheck
+	echo "lint: clean"
+
+format: $(VENV) ## rewrite files as lint wants them
+	@$(BIN)/ruff check --quiet --fix-only .
+	$(BIN)/ruff format --quiet .
+	git ls-files '*.c' '*.h' | xargs -r $(BIN)/clang-format -i
+
+clean: ## stop sandboxes of this user, remove what was built; system packages stay
+	@if [ -x $(BIN)/slipstream ]; then $(BIN)/slipstream sandbox down --all; fi
+	rm -rf build .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# The environment is made anew when a pyproject.toml changes. SKIP_APT=1 leaves the system alone.
+$(VENV): $(PROJECTS) deploy/setup/packages.txt
+	@[ -n "$${SKIP_APT:-}" ] || deploy/setup/apt.sh
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || {
+	  echo "slipstream setup: $$($(PYTHON) --version) is too old, 3.11 or later is needed; choose one with make PYTHON=…" >&2
+	  exit 1
+	}
+	mkdir -p build
+	[ -x $(BIN)/python ] || $(PYTHON) -m venv .venv
+	echo "slipstream setup: installing the Python environment (log: build/setup.log)" >&2
+	$(BIN)/pip install --quiet --disable-pip-version-check "$(TORCH)" > build/setup.log 2>&1 &&
+	  $(BIN)/pip install --quiet --disable-pip-version-check -e ./torch_hooks -e ".[dev]" >> build/setup.log 2>&1 || {
+	  tail -20 build/setup.log >&2
+	  exit 1
+	}
+	touch $@

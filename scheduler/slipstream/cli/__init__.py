@@ -1,0 +1,26 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The `slipstream` command. Each group of commands is a module; this ties them together."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+
+import click
+
+from slipstream.cli.sandbox import sandbox
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(version("slurm-slipstream"), prog_name="slipstream")
+def main() -> None:
+    """GPU sharing for deep learning on Slurm.
+
+    \b
+    Try it on this machine:
+      slipstream sandbox up                    a real Slurm cluster with simulated GPUs
+      slipstream sandbox run sinfo             any command, against that cluster
+      slipstream sandbox down                  no trace is left
+    """
+
+
+main.add_command(sandbox)

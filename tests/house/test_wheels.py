@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The two wheels, as a user would get them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.house
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Both, built from this tree."""
+    out = tmp_path_factory.mktemp("wheels")
+    for project in (ROOT, ROOT / "torch_hooks"):
+        argv = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(out)]
+        subprocess.run([*argv, str(project)], check=True, capture_output=True)
+    return {path.name.split("-")[0]: path for path in out.glob("*.whl")}
+
+
+def contents(wheel: Path) -> set[str]:
+    """The names in a wheel."""
+    with zipfile.ZipFile(wheel) as archive:
+        return set(archive.namelist())
+
+
+def test_rooms_are_stripped_from_the_paths(wheels: dict[str, Path]) -> None:
+    """core/slipstream/core becomes slipstream/core, and nobody owns slipstream/__init__.py."""
+    main, hooks = contents(wheels["slurm_slipstream"]), contents(wheels["slurm_slipstream_hooks"])
+    assert {"slipstream/core/__init__.py", "slipstream/sandbox/keeper.py"} <= main
+    assert {"slipstream/wire/__init__.py", "slipstream/torch_hooks/occupancy.py"} <= hooks
+    assert "slipstream/__init__.py" not in main | hooks
+    assert not {name for name in main & hooks if "dist-info" not in name}
+
+
+def test_the_sources_of_the_simulated_nvml_travel_along(wheels: dict[str, Path]) -> None:
+    """The library is compiled on the machine that runs the sandbox."""
+    assert "slipstream/sandbox/native/nvml.c" in contents(wheels["slurm_slipstream"])
+    assert "slipstream/wire/gpu_state.h" in contents(wheels["slurm_slipstream_hooks"])
+
+
+def test_the_main_wheel_never_asks_for_torch(wheels: dict[str, Path]) -> None:
+    """Users bring their own build of torch."""
+    with zipfile.ZipFile(wheels["slurm_slipstream"]) as archive:
+        (name,) = [one for one in archive.namelist() if one.endswith("METADATA")]
+        asked = [
+            line for line in archive.read(name).decode().splitlines() if "Requires-Dist" in line
+        ]
+    assert asked
+    assert not [line for line in asked if "torch" in line.lower()]
+
+
+def test_the_hooks_need_nothing_but_python(wheels: dict[str, Path], tmp_path: Path) -> None:
+    """Installed alone, without any other package in sight, every module of it can be imported."""
+    with zipfile.ZipFile(wheels["slurm_slipstream_hooks"]) as archive:
+        archive.extractall(tmp_path)
+    modules = [
+        ".".join(path.relative_to(tmp_path).with_suffix("").parts)
+        for path in tmp_path.rglob("*.py")
+    ]
+    program = "import sys; sys.path.insert(0, sys.argv[1])\n" + "\n".join(
+        f"import {module.removesuffix('.__init__')}" for module in modules
+    )
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", program, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert len(modules) >= 4
+    assert done.returncode == 0, done.stderr
