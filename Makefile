@@ -23,7 +23,7 @@ help: ## this list
 setup: $(VENV) ## install system packages and the Python environment, nothing else
 
 demo: $(VENV) ## run more PyTorch jobs than GPUs on a real Slurm cluster; report in build/demo
-	@$(BIN)/python -m slipstream.sandbox.demo --out build/demo $(ARGS)
+	@PYTHONPATH=examples $(BIN)/python -m demo --out build/demo $(ARGS)
 
 test: $(VENV) lint ## lint and every test layer (ARGS="-k name" to choose)
 	@$(BIN)/python -m pytest $(ARGS)

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -26,7 +27,7 @@ def family() -> Iterator[subprocess.Popen[str]]:
     script = "env -u MARK sh -c 'sleep 60 & echo ready; wait'"
     with subprocess.Popen(
         ["sh", "-c", script],
-        env={**os.environ, "MARK": "here"},
+        env={**os.environ, "MARK": "/here"},
         stdout=subprocess.PIPE,
         text=True,
     ) as parent:
@@ -47,9 +48,9 @@ def test_descendants_are_found_to_the_last_one(family: subprocess.Popen[str]) ->
 
 def test_the_mark_is_found_and_what_hangs_below_it(family: subprocess.Popen[str]) -> None:
     """A grandchild without the mark is found through its parent."""
-    found = {one.pid for one in processes.marked("MARK", "here")}
+    found = {one.pid for one in processes.marked("MARK", Path("/here"))}
     assert {one.pid for one in processes.descendants(family.pid)} <= found
-    assert processes.marked("MARK", "elsewhere") == set()
+    assert processes.marked("MARK", Path("/elsewhere")) == set()
 
 
 def test_a_pid_given_to_another_process_is_not_touched() -> None:

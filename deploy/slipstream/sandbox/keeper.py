@@ -67,6 +67,7 @@ class Keeper:
         """Live from start to end; the exit code."""
         processes.become_subreaper()
         self._hear_signals()
+        self._write_daemons()
         try:
             self._start()
             self._say(ready=True)
@@ -287,6 +288,8 @@ class _Answer(NamedTuple):
 
 def main() -> int:
     """Run as `python -m slipstream.sandbox.keeper HOME NAME FD`, fd 0 and FD to the starter."""
+    if os.fork():
+        return 0  # whoever started us need not, and cannot, wait for us
     layout = Layout(Path(sys.argv[1]), sys.argv[2])
     return Keeper(layout, load_plan(layout.record), int(sys.argv[3])).run()
 

@@ -70,18 +70,23 @@ def descendants(root_pid: int) -> set[Process]:
     return found
 
 
-def marked(variable: str, value: str) -> set[Process]:
-    """All living processes with `variable=value` in their environment, and all below them."""
-    wanted = f"{variable}={value}".encode()
+def marked(variable: str, folder: Path) -> set[Process]:
+    """All living processes with `variable=folder` in their environment, and all below them.
+
+    slurmstepd writes its title over its environment, so it is known by its log in that folder.
+    """
+    mark = f"{variable}={folder}".encode()
     found: set[Process] = set()
     for stat in _all_stats():
-        if stat.pid == os.getpid() or stat.state == "Z":
-            continue
+        entry = Path(f"/proc/{stat.pid}")
         with contextlib.suppress(OSError):
-            if wanted in Path(f"/proc/{stat.pid}/environ").read_bytes().split(b"\0"):
+            if mark in (entry / "environ").read_bytes().split(b"\0") or (
+                stat.name == "slurmstepd"
+                and any(link.readlink().is_relative_to(folder) for link in (entry / "fd").iterdir())
+            ):
                 found.add(Process(stat.pid, stat.started_ticks))
                 found |= descendants(stat.pid)
-    return {process for process in found if process.pid != os.getpid()}
+    return {process for process in found if process.alive}
 
 
 def end_all(find: Callable[[], Iterable[Process]], *, within_s: float = 10.0) -> set[Process]:
@@ -125,6 +130,7 @@ def die_with_parent() -> None:
 @dataclass(frozen=True, slots=True)
 class _Stat:
     pid: int
+    name: str
     state: str
     parent_pid: int
     started_ticks: int
@@ -136,8 +142,9 @@ def _stat(pid: int) -> _Stat | None:
     except OSError:
         return None
     # The name in parentheses may hold spaces and parentheses: the fields begin after the last one.
-    fields = text[text.rindex(")") + 2 :].split()
-    return _Stat(pid, fields[0], int(fields[1]), int(fields[19]))
+    before, _, after = text.rpartition(")")
+    fields = after.split()
+    return _Stat(pid, before.partition("(")[2], fields[0], int(fields[1]), int(fields[19]))
 
 
 def _all_stats() -> list[_Stat]:

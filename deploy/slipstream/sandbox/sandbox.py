@@ -84,14 +84,11 @@ class Sandbox:
         self.layout.home.mkdir(parents=True, exist_ok=True, mode=0o755)
         self.layout.root.mkdir(mode=0o755)
         plan.store(self.layout.record)
-        keeper, messages = _start_keeper(self.layout)
-        pipe = keeper.stdin
-        assert pipe is not None  # noqa: S101 (Popen was asked for it)
+        pipe, messages = _start_keeper(self.layout)
         try:
             _follow(messages, progress)
         except BaseException:
             pipe.close()
-            keeper.wait()
             self.down()
             raise
         return pipe
@@ -104,7 +101,7 @@ class Sandbox:
             keeper.send(signal.SIGTERM)
             _wait_for_end(keeper)
         left = processes.end_all(
-            lambda: processes.marked(MARKER_VARIABLE, str(self.layout.root)) - _own_line()
+            lambda: processes.marked(MARKER_VARIABLE, self.layout.root) - _own_line()
         )
         if left:
             raise SandboxError(f"these processes could not be ended: {sorted(left)}")
@@ -193,23 +190,27 @@ def all_sandboxes(home: Path | None = None) -> list[Sandbox]:
     return [Sandbox.named(entry.name, base) for entry in sorted(base.iterdir()) if entry.is_dir()]
 
 
-def _start_keeper(layout: Layout) -> tuple[subprocess.Popen[bytes], IO[str]]:
+def _start_keeper(layout: Layout) -> tuple[IO[bytes], IO[str]]:
+    """Start it; returns the pipe that holds it and the one it reports on."""
+    held, hold = os.pipe()
     read, write = os.pipe()
     argv = [sys.executable, "-m", "slipstream.sandbox.keeper"]
     argv += [str(layout.home), layout.name, str(write)]
     with (layout.root / "keeper.log").open("ab") as log:
-        keeper = subprocess.Popen(
+        subprocess.run(
             argv,
-            stdin=subprocess.PIPE,
+            stdin=held,
             stdout=log,
             stderr=log,
             pass_fds=[write],
             cwd="/",
             start_new_session=True,
             env=slurm_environment(layout, os.environ),
+            check=True,
         )
+    os.close(held)
     os.close(write)
-    return keeper, os.fdopen(read)
+    return os.fdopen(hold, "wb", buffering=0), os.fdopen(read)
 
 
 def _follow(messages: IO[str], progress: Callable[[str, float], None]) -> None:

@@ -77,5 +77,5 @@ def sample_gpus(sandbox: Sandbox) -> tuple[GpuSample, ...]:
 
 
 def _node_states(sandbox: Sandbox) -> dict[str, str]:
-    done = sandbox.run("sinfo", "-h", "-N", "-o", "%n %T")
+    done = sandbox.run("sinfo", "-h", "-N", "-o", "%N %T")
     return dict(line.split(maxsplit=1) for line in done.stdout.splitlines())

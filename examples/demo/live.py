@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the person at the terminal sees: a table that lives, or a line now and then in a log."""
+
+from __future__ import annotations
+
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from rich.console import Console
+
+    from demo.results import JobRun, Results
+
+_LOG_EVERY_S = 10.0
+
+
+@contextmanager
+def display(console: Console) -> Iterator[Callable[[list[JobRun]], None]]:
+    """Something to call with the jobs whenever they were looked at."""
+    if not console.is_terminal:
+        yield _Log(console)
+        return
+    with Live(console=console, transient=True, auto_refresh=False) as live:
+        yield lambda runs: live.update(_table(runs), refresh=True)
+
+
+class _Log:
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._begun_s = self._said_s = time.monotonic()
+
+    def __call__(self, runs: list[JobRun]) -> None:
+        now_s = time.monotonic()
+        if now_s - self._said_s < _LOG_EVERY_S:
+            return
+        self._said_s = now_s
+        states = [run.state for run in runs]
+        counts = ", ".join(
+            f"{states.count(state)} {state.lower()}" for state in sorted(set(states))
+        )
+        self._console.print(f"  {now_s - self._begun_s:4.0f} s  {counts}")
+
+
+def _table(runs: list[JobRun]) -> Table:
+    table = Table("job", "state", "GPU", "mini-batches", "", "loss", box=None, pad_edge=False)
+    for run in runs:
+        places = " ".join(f"{node}:{index}" for node, index in run.places)
+        table.add_row(
+            run.name,
+            run.state.lower(),
+            places,
+            ProgressBar(total=run.minibatches or 1, completed=run.minibatch, width=30),
+            f"{run.minibatch}/{run.minibatches}" if run.minibatches else "",
+            "" if run.loss is None else f"{run.loss:.3f}",
+        )
+    return table
+
+
+def summary(results: Results) -> Table:
+    """The table at the end."""
+    table = Table(
+        "job",
+        "ended",
+        "first mini-batch after",
+        "completed after",
+        "its GPUs' use",
+        title=f"{results.kind} Slurm",
+        title_justify="left",
+    )
+    for column in table.columns[2:]:
+        column.justify = "right"
+    for job in results.jobs:
+        use_pct = results.gpu_use_of(job)
+        table.add_row(
+            job.name,
+            job.state.lower(),
+            _seconds(job.first_minibatch_after_s),
+            _seconds(job.completed_after_s),
+            "-" if use_pct is None else f"{use_pct:.0f} %",
+        )
+    table.add_section()
+    table.add_row(
+        "mean",
+        f"all after {results.makespan_s:.0f} s",
+        _seconds(results.first_minibatch_mean_s),
+        _seconds(results.completion_mean_s),
+        f"all GPUs {results.gpu_use_pct:.0f} %",
+        style="bold",
+    )
+    return table
+
+
+def _seconds(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1f} s"
