@@ -16,6 +16,7 @@ from demo.watch import Watch
 from demo.workload import JOBS, SHAPE
 from slipstream.sandbox import Sandbox, SandboxError
 from slipstream.slurm_plugin import CliSlurm
+from slipstream.slurm_plugin.run import SubprocessRunner
 
 
 def main() -> int:
@@ -26,6 +27,7 @@ def main() -> int:
     parser.add_argument("--json", action="store_true", help="print results.json at the end")
     asked = parser.parse_args()
     console = Console(stderr=asked.json)
+    console.width = max(console.width, 96)  # the table at the end, also into a log
     out: Path = asked.out.absolute()
     out.mkdir(parents=True, exist_ok=True)
     jobs = JOBS[: asked.jobs]
@@ -35,7 +37,7 @@ def main() -> int:
         f"then {len(jobs)} PyTorch jobs that ask for {total} GPUs (about two minutes)"
     )
     with Sandbox.started(SHAPE, name="demo", home=out / "sandbox", stock=True) as sandbox:
-        watch = Watch(sandbox, CliSlurm(environment=sandbox.environment), out)
+        watch = Watch(sandbox, CliSlurm(SubprocessRunner(sandbox.environment)), out)
         with display(console) as show:
             results = watch.run(jobs, show)
     (out / "results.json").write_text(json.dumps(results.to_dict(), indent=1) + "\n")

@@ -33,7 +33,7 @@ _STYLE: Final = {
     "axes.spines.top": False,
     "font.family": "sans-serif",
     "grid.color": "#e4e7eb",
-    "svg.fonttype": "none",
+    "axes.axisbelow": True,
     "svg.hashsalt": "slipstream",
 }
 
@@ -41,7 +41,8 @@ _STYLE: Final = {
 def write(results: Results, path: Path) -> None:
     """Write report.html, and the overview as a picture of its own beside it."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    overview = _svg(_overview(results))
+    with mpl.rc_context(_STYLE):
+        overview = _svg(_overview(results))
     (path.parent / "overview.svg").write_text(overview)
     path.write_text(_page(results, overview))
 
@@ -118,8 +119,7 @@ def _colour(job: JobRun) -> str:
 
 def _svg(figure: Figure) -> str:
     text = io.StringIO()
-    with mpl.rc_context(_STYLE):
-        figure.savefig(text, format="svg", metadata={"Date": None})
+    figure.savefig(text, format="svg", metadata={"Date": None})
     return text.getvalue()
 
 

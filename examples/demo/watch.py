@@ -3,19 +3,22 @@
 
 from __future__ import annotations
 
-import os
+import shlex
 import sys
 import threading
 import time
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import progress
 from demo.results import JobRun, Results
 from slipstream.sandbox import nvml_probe
+from slipstream.slurm_plugin import Gres, JobState, Submission
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
+    from subprocess import Popen
 
     from demo.workload import DemoJob
     from slipstream.sandbox import Sandbox
@@ -39,18 +42,13 @@ class Watch:
 
     def run(self, jobs: Sequence[DemoJob], show: Callable[[list[JobRun]], None]) -> Results:
         """Submit all, look until the last has ended, and return what was seen."""
-        probes = self._start_probes()
-        try:
+        with self._sampling():
             for seed, job in enumerate(jobs):
                 self.runs.append(self._submit(job, seed))
             while not all(run.ended_at_s for run in self.runs):
                 self._look()
                 show(self.runs)
                 time.sleep(_LOOK_EVERY_S)
-        finally:
-            for probe in probes:
-                probe.terminate()
-                probe.wait()
         kind = "stock" if self._sandbox.plan().stock else "slipstream"
         return Results(kind, self.runs, list(self._samples))
 
@@ -58,21 +56,19 @@ class Watch:
         program = [sys.executable, str(EXAMPLES / "train.py")]
         if job.gpus > 1:
             program = ["srun", f"--ntasks={job.gpus}", sys.executable, str(EXAMPLES / "ddp.py")]
-        script = "#!/bin/sh\nexec " + " ".join([*program, *job.arguments(seed)]) + "\n"
-        options = [
-            f"--job-name={job.name}",
-            f"--gres=gpu:{job.gpus}",
-            f"--ntasks={job.gpus}",
-            "--nodes=1",
-            "--mem=2G",
-            f"--output={self._outputs / (job.name + '.out')}",
-        ]
+        submission = Submission(
+            script=f"#!/bin/sh\nexec {shlex.join([*program, *job.arguments(seed)])}\n",
+            name=job.name,
+            nodes=1,
+            tasks=job.gpus,
+            gres_per_node=(Gres("gpu", count=job.gpus),),
+            stdout_path=str(self._outputs / f"{job.name}.out"),
+        )
         submitted_at_s = time.time()
-        job_id = self._slurm.submit(script, options)
-        return JobRun(job.name, job.model, job.gpus, job_id, submitted_at_s)
+        return JobRun(job.name, job.model, job.gpus, self._slurm.submit(submission), submitted_at_s)
 
     def _look(self) -> None:
-        found = {job.id: job for job in self._slurm.jobs()}
+        found = {job.job_id: job for job in self._slurm.jobs()}
         for run in self.runs:
             if run.ended_at_s is None and run.job_id in found:
                 _note(run, found[run.job_id])
@@ -89,22 +85,43 @@ class Watch:
             run.minibatch, run.minibatches = reports[-1].minibatch, reports[-1].minibatches
             run.loss = reports[-1].loss
 
-    def _start_probes(self) -> list[nvml_probe.subprocess.Popen[str]]:
-        probes = []
-        for node in self._sandbox.plan().shape.node_names:
-            probe = nvml_probe.stream(node, self._sandbox.node_environment(node), _SAMPLE_EVERY_S)
-            threading.Thread(target=self._read_probe, args=(probe,), daemon=True).start()
-            probes.append(probe)
-        return probes
+    @contextmanager
+    def _sampling(self) -> Iterator[None]:
+        """Have NVML of every node asked, again and again, as long as this lasts."""
+        nodes = self._sandbox.plan().shape.node_names
+        probes = [
+            nvml_probe.stream(node, self._sandbox.node_environment(node), _SAMPLE_EVERY_S)
+            for node in nodes
+        ]
+        readers = [threading.Thread(target=self._read_probe, args=(probe,)) for probe in probes]
+        try:
+            for reader in readers:
+                reader.start()
+            yield
+        finally:
+            for probe in probes:
+                probe.terminate()
+            for reader in readers:
+                reader.join()
 
-    def _read_probe(self, probe: nvml_probe.subprocess.Popen[str]) -> None:
-        assert probe.stdout is not None  # noqa: S101 (the probe was started with a pipe)
-        for line in probe.stdout:
-            self._samples.extend(nvml_probe.read(line))
+    def _read_probe(self, probe: Popen[str]) -> None:
+        with probe:
+            for line in probe.stdout or ():
+                self._samples.extend(nvml_probe.read(line))
 
 
 def _note(run: JobRun, job: Job) -> None:
-    raise NotImplementedError
-
-
-os.environ.setdefault("PYTHONUNBUFFERED", "1")
+    """Take over what Slurm says of a job."""
+    run.state = job.state.name
+    if job.state is JobState.PENDING:
+        return
+    run.started_at_s = job.times.started_at_s
+    run.places = [
+        (share.node, index)
+        for share in job.holds
+        for gres in share.gres
+        if gres.name == "gpu"
+        for index in gres.indices
+    ] or run.places  # a job that has ended holds nothing any more
+    if job.state.ended:
+        run.ended_at_s = job.times.ended_at_s
