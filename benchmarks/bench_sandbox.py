@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import statistics
 import struct
 import subprocess
@@ -30,7 +29,8 @@ from slipstream.sandbox.leftovers import leftovers
 
 UP_RUNS = 5
 CYCLES = 10
-KILLED_CYCLES = (2, 5, 8)
+KILLED_AFTER = {2: "ports", 5: "files", 8: "munged"}
+"""In which cycle `up` is killed, and after which of its steps."""
 LOADS = ((25.0,), (60.0,), (95.0,), (30.0, 50.0))
 """Asked use of each GPU in percent, one number for each process on it."""
 KERNEL_MS = 5.0
@@ -67,27 +67,28 @@ def measure_up(home: Path) -> list[float]:
     took = []
     for run in range(UP_RUNS + 1):
         begun_s = time.monotonic()
-        _slipstream(home, "up", "--nodes", "4").check_returncode()
+        _slipstream(home, "up", "--nodes", "4")
         took.append(time.monotonic() - begun_s)
-        _slipstream(home, "down").check_returncode()
+        _slipstream(home, "down")
         _tell(f"up {run}: {took[-1]:.2f} s")
     return took[1:]
 
 
 def measure_leftovers(home: Path) -> list[str]:
-    """Ten cycles; in three of them `up` is killed at a random moment of its start."""
-    choice = random.Random(20)  # noqa: S311 (a fixed seed, so that the run can be repeated)
+    """Ten cycles; in three of them `up` is killed in the middle of its start."""
     sandbox = Sandbox.named(home=home)
     for cycle in range(CYCLES):
-        if cycle in KILLED_CYCLES:
+        if step := KILLED_AFTER.get(cycle):
             with _start(home, "up", "--nodes", "4") as up:
-                time.sleep(choice.uniform(0.25, 0.75))
+                while step.encode() not in (up.stderr.readline() if up.stderr else b""):
+                    pass
+                time.sleep(0.05)  # until the next step's daemons are being started
                 up.kill()
             _tell(f"cycle {cycle}: killed, {len(leftovers(sandbox.layout))} things there at once")
         else:
-            _slipstream(home, "up", "--nodes", "4").check_returncode()
+            _slipstream(home, "up", "--nodes", "4")
             sandbox.run("sbatch", "--output=/dev/null", "--gres=gpu:1", "--wrap=sleep 300")
-        _slipstream(home, "down").check_returncode()
+        _slipstream(home, "down")
     left = leftovers(sandbox.layout)
     _tell(f"after {CYCLES} cycles: {left or 'nothing left'}")
     return left
@@ -141,10 +142,10 @@ def _requeue(sandbox: Sandbox, home: Path, *, other_node: bool) -> float:
     asked_s = time.time()
     sandbox.run("scontrol", "requeue", job)
     if other_node:
-        # Slurm answers "try again" while the job is completing: as a user would, we do.
-        update = ("scontrol", "update", f"JobId={job}", "StartTime=now", "ReqNodeList=n2")
-        while sandbox.run(*update, check=False).returncode:
-            time.sleep(0.05)
+        # While the job completes, the end of that sets StartTime anew: the change must come after.
+        while sandbox.run("squeue", "-h", "-o", "%T", "-j", job).stdout.strip() != "PENDING":
+            time.sleep(0.02)
+        sandbox.run("scontrol", "update", f"JobId={job}", "StartTime=now", "ReqNodeList=n2")
     at_s, node = _wait_for_lines(starts, 2)[1].split()
     expected = "n2" if other_node else "n1"
     if node != expected:
@@ -217,17 +218,18 @@ def _mean_use(environment: dict[str, str]) -> tuple[list[float], int, int]:
     return [statistics.fmean(one) for one in seen], int(begun_s * 1e9), int(ended_s * 1e9)
 
 
-def _slipstream(home: Path, *words: str) -> subprocess.CompletedProcess[bytes]:
+def _slipstream(home: Path, *words: str) -> None:
     with _start(home, *words) as started:
-        output = started.communicate()[0]
-        return subprocess.CompletedProcess(started.args, started.returncode, output)
+        said = started.communicate()[1]
+    if started.returncode:
+        sys.exit(f"slipstream sandbox {' '.join(words)}: {said.decode()}")
 
 
 def _start(home: Path, *words: str) -> subprocess.Popen[bytes]:
     argv = [sys.executable, "-m", "slipstream.cli", "sandbox", *words]
     environment = {**os.environ, "SLIPSTREAM_SANDBOX_HOME": str(home)}
     return subprocess.Popen(
-        argv, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+        argv, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import html
 import io
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import matplotlib as mpl
 from matplotlib.figure import Figure
@@ -26,7 +26,7 @@ _COLOURS: Final = {
     "debug": "#c8553d",
 }
 _WAITING: Final = "#c9ced6"
-_STYLE: Final = {
+_STYLE: Final[dict[Any, Any]] = {  # matplotlib types its keys as a literal of hundreds
     "axes.grid": True,
     "axes.grid.axis": "x",
     "axes.spines.right": False,
