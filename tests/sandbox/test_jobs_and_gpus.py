@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from slipstream.sandbox import Sandbox, Shape, gpus, status
+from slipstream.sandbox import Sandbox, Shape, status
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,6 +32,7 @@ print(json.dumps({
     "uuids": [pynvml.nvmlDeviceGetUUID(handle) for handle in handles],
 }))
 """
+OPEN_LAST = "from slipstream.torch_hooks import occupancy; occupancy.open_gpu(ordinal=1)"
 
 
 def srun(cluster: Sandbox, *words: str) -> list[str]:
@@ -114,14 +115,25 @@ def test_a_training_job_is_seen_by_nvml_from_outside(
 
 def test_a_lost_gpu_is_seen_by_the_job_and_by_nvml(cluster: Sandbox) -> None:
     """A fault injected from outside reaches both, and is healed again."""
-    path = cluster.layout.gpu_state("n2")
-    gpus.lose(path, 1)
+
+    def fault(*words: str) -> subprocess.CompletedProcess[str]:
+        argv = [sys.executable, "-m", "slipstream.cli", "sandbox", "fault", *words]
+        argv += ["--name", cluster.layout.name, "--home", str(cluster.layout.home)]
+        return subprocess.run(argv, capture_output=True, text=True, check=False)
+
+    assert fault("n2", "1", "--lost").returncode == 0
     try:
         (lost,) = [one for one in status.sample_gpus(cluster) if one.error]
         assert (lost.node, lost.index) == ("n2", 1)
         assert "lost" in lost.error.lower()
+        refused = cluster.run(
+            *("srun", "--quiet", "-w", "n2", "--gres=gpu:2", sys.executable, "-c", OPEN_LAST),
+            check=False,
+        )
+        assert "DeviceLostError" in refused.stderr
     finally:
-        gpus.heal(path, 1)
+        assert fault("n2", "1", "--healed").returncode == 0
+    assert "with GPUs 0 to 1" in fault("n2", "7", "--lost").stderr
     assert not [one for one in status.sample_gpus(cluster) if one.error]
 
 

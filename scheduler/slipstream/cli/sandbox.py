@@ -15,7 +15,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from slipstream.sandbox import Sandbox, SandboxError, Shape
+from slipstream.sandbox import Sandbox, SandboxError, Shape, gpus
 from slipstream.sandbox.layout import default_home
 from slipstream.sandbox.plan import Plan
 from slipstream.sandbox.sandbox import all_sandboxes
@@ -182,6 +182,41 @@ def logs(name: str, home: Path, daemon: str, lines: int, *, follow: bool) -> Non
         )
     flags = ["-n", str(lines)] + (["-F"] if follow else [])
     os.execvp("tail", ["tail", *flags, *(str(known[one]) for one in chosen)])  # noqa: S606 (its job)
+
+
+@sandbox.command()
+@_name_and_home
+@click.argument("node")
+@click.argument("gpu", type=int)
+@click.option("--lost", "what", flag_value="lost", help="It falls off the bus: all calls fail.")
+@click.option("--healed", "what", flag_value="healed", help="It is reset and back.")
+@click.option("--xid", type=click.IntRange(1, 1000), help="The driver reports this XID error.")
+def fault(name: str, home: Path, node: str, gpu: int, what: str | None, xid: int | None) -> None:
+    """Break a simulated GPU, or mend it.
+
+    \b
+    Examples:
+      slipstream sandbox fault n1 0 --lost
+      slipstream sandbox fault n1 0 --healed
+      slipstream sandbox fault n2 3 --xid 48      a double-bit memory error
+    """
+    chosen = Sandbox.named(name, home)
+    shape = chosen.plan().shape
+    if node not in shape.node_names or not 0 <= gpu < shape.gpus_per_node:
+        raise SandboxError(
+            f"no GPU {gpu} on {node}: there are nodes {', '.join(shape.node_names)} "
+            f"with GPUs 0 to {shape.gpus_per_node - 1}"
+        )
+    path = chosen.layout.gpu_state(node)
+    if xid is not None:
+        gpus.inject_xid(path, gpu, xid)
+    elif what == "lost":
+        gpus.lose(path, gpu)
+    elif what == "healed":
+        gpus.heal(path, gpu)
+    else:
+        raise SandboxError("say what: --lost, --healed or --xid NUMBER")
+    click.echo(f"GPU {gpu} of {node}: " + (what or f"XID {xid}"))
 
 
 def _show(found: Status) -> None:
