@@ -6,7 +6,6 @@ What NVML says of them comes from the C library in `native/`, built here when it
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import hashlib
 import mmap
@@ -22,7 +21,7 @@ from slipstream.sandbox.errors import SandboxError
 from slipstream.wire import gpu_locks, gpu_state
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable
 
 XID_FELL_OFF_THE_BUS: Final = 79
 DEFAULT_NAME: Final = "Slipstream occupancy GPU"
@@ -89,22 +88,17 @@ def remove(path: Path) -> None:
 def lose(path: Path, gpu: int) -> None:
     """The GPU falls off the bus: an XID, and from now on every call on it fails."""
     inject_xid(path, gpu, XID_FELL_OFF_THE_BUS)
-    with _faults(path, gpu) as found:
-        found.health |= 1
+    _change(path, gpu, _go_missing)
 
 
 def heal(path: Path, gpu: int) -> None:
     """The GPU is reset and back. Processes that had it open have lost it for good."""
-    with _faults(path, gpu) as found:
-        found.health += found.health & 1
+    _change(path, gpu, _come_back)
 
 
 def inject_xid(path: Path, gpu: int, xid: int) -> None:
     """The driver reports an error, as an NVML event."""
-    with _faults(path, gpu) as found:
-        number = found.xid_count + 1
-        found.xids[number % gpu_state.XIDS] = xid
-        found.xid_count = number  # only now may a reader look
+    _change(path, gpu, _report, xid)
 
 
 def nvml_library(cache_folder: Path) -> Path:
@@ -155,13 +149,26 @@ def _make_shared(path: Path) -> None:
     os.close(descriptor)
 
 
-@contextlib.contextmanager
-def _faults(path: Path, gpu: int) -> Iterator[gpu_state.Gpu]:
+def _change(path: Path, gpu: int, change: Callable[..., None], *arguments: int) -> None:
     found = gpu_state.map_node(path).gpus
     if not 0 <= gpu < len(found):
         raise SandboxError(f"no GPU {gpu} at {path}: it has 0 to {len(found) - 1}")
-    with gpu_locks.open_locks(path).gpu(gpu):  # keeps those who inject faults apart
-        yield found[gpu]
+    # The lock keeps those who inject faults apart.
+    gpu_locks.open_locks(path).gpu(gpu).run(change, found[gpu], *arguments)
+
+
+def _go_missing(gpu: gpu_state.Gpu) -> None:
+    gpu.health |= 1
+
+
+def _come_back(gpu: gpu_state.Gpu) -> None:
+    gpu.health += gpu.health & 1
+
+
+def _report(gpu: gpu_state.Gpu, xid: int) -> None:
+    number = gpu.xid_count + 1
+    gpu.xids[number % gpu_state.XIDS] = xid
+    gpu.xid_count = number  # only now may a reader look
 
 
 def _build(sources: list[Path], folder: Path) -> None:
