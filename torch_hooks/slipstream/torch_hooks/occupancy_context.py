@@ -91,10 +91,17 @@ class Context:
         self.seat = self._table.sit(now_ns)
 
     def check(self) -> None:
-        """Every call begins here: the device must be there, and this process on it."""
+        """What uses the GPU begins here: the device must be there, and this process on it."""
         if self.seat is _LEFT:
             self._section.run(self._sit_down)
         elif self.gpu.health != self._health:
+            raise self._lost()
+
+    def _check_device(self) -> None:
+        # What only looks begins here: it needs no place, so that waiting for the work of a GPU that
+        # was closed since, or of the parent, does not put this process on it.
+        lost = self.gpu.health & 1 if self.seat is _LEFT else self.gpu.health != self._health
+        if lost:
             raise self._lost()
 
     def enqueue(self, kind: int, duration_ns: int, flags: int = 0) -> int:
@@ -118,7 +125,7 @@ class Context:
     def wait(self, kind: int, number: int) -> None:
         """Sleep until the work has ended, looking after dead processes ahead of it."""
         queue = self._queues[kind]
-        self.check()
+        self._check_device()
         while (span := queue.span(number)) and span.end_ns > time.monotonic_ns():
             self._sleep_until(span.end_ns)
 
@@ -133,7 +140,7 @@ class Context:
 
     def has_ended(self, kind: int, number: int) -> bool:
         """Whether the work has ended."""
-        self.check()
+        self._check_device()
         span = self._queues[kind].span(number)
         return span is None or span.end_ns <= time.monotonic_ns()
 
@@ -198,7 +205,7 @@ class Context:
     def _sleep_until(self, wake_at_ns: int) -> None:
         now_ns = time.monotonic_ns()
         time.sleep(min(max(wake_at_ns - now_ns, 0), LONGEST_SLEEP_NS) / 1e9)
-        self.check()
+        self._check_device()
         if time.monotonic_ns() - self.gpu.checked_at_ns >= CHECK_NS:
             self._section.run(lambda _: None)  # which looks for the dead
 

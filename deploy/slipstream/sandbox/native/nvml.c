@@ -21,14 +21,6 @@ static nvmlReturn_t put_text(const char* text, char* out, unsigned size) {
   return NVML_SUCCESS;
 }
 
-static nvmlReturn_t put_number(nvmlDevice_t device, unsigned number, unsigned* out) {
-  const struct slip_gpu* gpu;
-  nvmlReturn_t result = node_gpu(device, &gpu);
-  if (result == NVML_SUCCESS && !out) result = NVML_ERROR_INVALID_ARGUMENT;
-  if (result == NVML_SUCCESS) *out = number;
-  return result;
-}
-
 /* --- the library ------------------------------------------------------------------------------ */
 
 NVML_API nvmlReturn_t nvmlInit(void) { return node_open(); }
@@ -162,8 +154,8 @@ NVML_API nvmlReturn_t nvmlDeviceGetUUID(nvmlDevice_t device, char* uuid, unsigne
 
 NVML_API nvmlReturn_t nvmlDeviceGetIndex(nvmlDevice_t device, unsigned* index) {
   const struct slip_gpu* gpu;
-  nvmlReturn_t result = node_gpu(device, &gpu);
-  return result == NVML_SUCCESS ? put_number(device, device->index, index) : result;
+  nvmlReturn_t result = node_gpu(device, &gpu); /* the handle may be anything */
+  return result == NVML_SUCCESS ? node_answer(device, device->index, index) : result;
 }
 
 /* The number in the name of its device node, nvidia<minor>. */
@@ -188,18 +180,18 @@ NVML_API nvmlReturn_t nvmlDeviceGetPciInfo_v2(nvmlDevice_t device, nvmlPciInfo_t
 }
 
 NVML_API nvmlReturn_t nvmlDeviceGetComputeMode(nvmlDevice_t device, unsigned* mode) {
-  return put_number(device, 0, mode); /* default: any number of processes */
+  return node_answer(device, 0, mode); /* default: any number of processes */
 }
 
 NVML_API nvmlReturn_t nvmlDeviceGetMigMode(nvmlDevice_t device, unsigned* now, unsigned* pending) {
-  nvmlReturn_t result = put_number(device, 0, now);
-  return result == NVML_SUCCESS ? put_number(device, 0, pending) : result;
+  nvmlReturn_t result = node_answer(device, 0, now);
+  return result == NVML_SUCCESS ? node_answer(device, 0, pending) : result;
 }
 NVML_API nvmlReturn_t nvmlDeviceGetMaxMigDeviceCount(nvmlDevice_t device, unsigned* count) {
-  return put_number(device, 0, count);
+  return node_answer(device, 0, count);
 }
 NVML_API nvmlReturn_t nvmlDeviceIsMigDeviceHandle(nvmlDevice_t device, unsigned* is_mig) {
-  return put_number(device, 0, is_mig);
+  return node_answer(device, 0, is_mig);
 }
 
 /* --- what callers commonly ask for and a simulated GPU has not ---------------------------------

@@ -35,6 +35,9 @@ nvmlReturn_t node_gpu(nvmlDevice_t device, const struct slip_gpu** gpu);
 /* The same without looking whether it is lost: the news of the loss still has to get out. */
 nvmlReturn_t node_gpu_even_if_lost(nvmlDevice_t device, const struct slip_gpu** gpu);
 
+/* One number as the answer about a device, or why there is none. */
+nvmlReturn_t node_answer(nvmlDevice_t device, unsigned number, unsigned* out);
+
 uint64_t node_now_ns(void);
 /* From the GPUs' clock to microseconds of the wall clock, as NVML's time stamps are, and back. */
 uint64_t node_wall_us(uint64_t at_ns);

@@ -177,28 +177,21 @@ NVML_API nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v2(nvmlDevice_t devic
 }
 
 /* No process draws, none goes through MPS. */
-static nvmlReturn_t no_processes(nvmlDevice_t device, unsigned* count) {
-  const struct slip_gpu* gpu;
-  nvmlReturn_t result = node_gpu(device, &gpu);
-  if (result == NVML_SUCCESS && !count) result = NVML_ERROR_INVALID_ARGUMENT;
-  if (result == NVML_SUCCESS) *count = 0;
-  return result;
-}
 NVML_API nvmlReturn_t nvmlDeviceGetGraphicsRunningProcesses_v2(nvmlDevice_t device, unsigned* count,
                                                                nvmlProcessInfo_v2_t* infos) {
   (void)infos;
-  return no_processes(device, count);
+  return node_answer(device, 0, count);
 }
 NVML_API nvmlReturn_t nvmlDeviceGetGraphicsRunningProcesses_v3(nvmlDevice_t device, unsigned* count,
                                                                nvmlProcessInfo_v2_t* infos) {
   (void)infos;
-  return no_processes(device, count);
+  return node_answer(device, 0, count);
 }
 NVML_API nvmlReturn_t nvmlDeviceGetMPSComputeRunningProcesses_v3(nvmlDevice_t device,
                                                                  unsigned* count,
                                                                  nvmlProcessInfo_v2_t* infos) {
   (void)infos;
-  return no_processes(device, count);
+  return node_answer(device, 0, count);
 }
 
 /* --- use by process --------------------------------------------------------------------------- */
@@ -315,15 +308,11 @@ NVML_API nvmlReturn_t nvmlDeviceGetProcessesUtilizationInfo(
  */
 
 NVML_API nvmlReturn_t nvmlDeviceGetAccountingMode(nvmlDevice_t device, unsigned* mode) {
-  nvmlReturn_t result = no_processes(device, mode);
-  if (result == NVML_SUCCESS) *mode = 1;
-  return result;
+  return node_answer(device, 1, mode);
 }
 
 NVML_API nvmlReturn_t nvmlDeviceGetAccountingBufferSize(nvmlDevice_t device, unsigned* size) {
-  nvmlReturn_t result = no_processes(device, size);
-  if (result == NVML_SUCCESS) *size = SLIP_MAX_PROCESSES;
-  return result;
+  return node_answer(device, SLIP_MAX_PROCESSES, size);
 }
 
 NVML_API nvmlReturn_t nvmlDeviceGetAccountingPids(nvmlDevice_t device, unsigned* count,
@@ -340,6 +329,14 @@ NVML_API nvmlReturn_t nvmlDeviceGetAccountingPids(nvmlDevice_t device, unsigned*
   return result;
 }
 
+/* Over the process's life; what it has queued but not run does not count yet. */
+static unsigned life_percent(const struct use* to_come, int engine, uint64_t now_ns) {
+  const struct slip_process* process = &to_come->process;
+  uint64_t launched = process->launched_ns[engine] - process->base_ns[engine];
+  uint64_t left = to_come->busy_ns[engine];
+  return percent(launched > left ? launched - left : 0, now_ns - process->opened_at_ns);
+}
+
 NVML_API nvmlReturn_t nvmlDeviceGetAccountingStats(nvmlDevice_t device, unsigned pid,
                                                    nvmlAccountingStats_t* stats) {
   const struct slip_gpu* gpu;
@@ -352,16 +349,9 @@ NVML_API nvmlReturn_t nvmlDeviceGetAccountingStats(nvmlDevice_t device, unsigned
   for (unsigned slot = 0; slot < SLIP_MAX_PROCESSES; slot++) {
     const struct slip_process* process = &to_come[slot].process;
     if (process->pid != pid) continue;
-    unsigned used_percent[SLIP_ENGINES];
-    for (int engine = 0; engine < SLIP_ENGINES; engine++) {
-      uint64_t launched = process->launched_ns[engine] - process->base_ns[engine];
-      uint64_t left = to_come[slot].busy_ns[engine];
-      uint64_t done = launched > left ? launched - left : 0;
-      used_percent[engine] = percent(done, now - process->opened_at_ns);
-    }
     *stats = (nvmlAccountingStats_t){
-        .gpuUtilization = used_percent[SLIP_COMPUTE],
-        .memoryUtilization = used_percent[SLIP_COPY],
+        .gpuUtilization = life_percent(&to_come[slot], SLIP_COMPUTE, now),
+        .memoryUtilization = life_percent(&to_come[slot], SLIP_COPY, now),
         .maxMemoryUsage = process->peak_memory_bytes,
         .startTime = node_wall_us(process->opened_at_ns),
         .isRunning = 1,
