@@ -97,7 +97,7 @@ class Cuda:
         """Do nothing: torch launches as it is called."""
 
     def synchronize(self) -> None:
-        """Wait for the GPU's current stream."""
+        """Wait for the GPU."""
         torch.cuda.synchronize(self.torch_device)
 
     def random_state(self) -> Tensor:

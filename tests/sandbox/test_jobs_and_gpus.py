@@ -211,6 +211,7 @@ def test_nodes_have_networks_of_their_own_and_racks_narrow_uplinks(tmp_path: Pat
     interfaces = subprocess.run(["ip", "-br", "link"], capture_output=True, check=True).stdout
     shape = Shape(nodes=3, gpus_per_node=1, racks=2, uplink_mbit=80)
     with Sandbox.started(shape, name="net", home=tmp_path, netns=True) as sandbox:
+        assert srun(sandbox, "pwd") == [str(Path.cwd())]
         racks = shape.rack_nodes
         assert [len(nodes) for nodes in racks.values()] == [2, 1]
 

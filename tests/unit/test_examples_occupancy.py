@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The example trainer on simulated GPUs: it occupies what it was told to, and really learns."""
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -160,6 +161,20 @@ def test_gpus_promised_but_not_there_are_an_error(
     monkeypatch.setenv("SLIPSTREAM_GPU_STATE", str(tmp_path / "nothing"))
     assert train.main([]) == 1
     assert str(tmp_path / "nothing") in capsys.readouterr().err
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="auto takes the CUDA GPU of this machine")
+@pytest.mark.usefixtures("node")
+def test_a_missing_slipstream_is_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Python finds no hooks: the trainer says what to install instead of using the CPU."""
+    monkeypatch.delitem(sys.modules, "occupancy_device", raising=False)
+    monkeypatch.setitem(sys.modules, "slipstream.torch_hooks", None)
+    assert train.main([]) == 1
+    assert "slipstream.torch_hooks of the Python package slurm-slipstream-hooks" in (
+        capsys.readouterr().err
+    )
 
 
 @pytest.mark.parametrize(("local_rank", "visible", "index"), [(1, "0,1", 1), (1, "1", 1)])

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The example trainer on the CPU: it learns, and an interruption changes not one bit of it."""
 
+import os
 import pickle
 import signal
 import subprocess
@@ -202,6 +203,32 @@ def test_sigterm_ends_a_training_that_goes_on_later(tmp_path: Path) -> None:
     rest.resume()
     assert rest.minibatches_done == stopped.minibatch
     assert losses_of(rest)[-1] == losses_of(trainer_for(arguments))[-1]
+
+
+@pytest.mark.parametrize(
+    ("folder", "command"),
+    [("examples", "./train.py --model cnn"), (".", "examples/train.py --model cnn")],
+)
+def test_the_batch_script_finds_the_trainer(folder: str, command: str) -> None:
+    """Submitted from the examples or from the folder above; the interpreter here is `echo`."""
+    done = run_batch_script(PROGRAM.parents[1] / folder)
+    assert (done.returncode, done.stdout.strip()) == (0, command)
+
+
+def test_the_batch_script_says_where_to_submit_it_from(tmp_path: Path) -> None:
+    """Elsewhere the job ends with a sentence in its log."""
+    done = run_batch_script(tmp_path)
+    assert done.returncode == 1
+    assert f"no train.py in {tmp_path}: submit from the folder of the examples" in done.stderr
+
+
+def run_batch_script(folder: Path) -> subprocess.CompletedProcess[str]:
+    """Run train.sh as a job that was submitted from a folder."""
+    argv = ["bash", str(PROGRAM.with_name("train.sh")), "--model", "cnn"]
+    environ = os.environ | {"PYTHON": "echo"}
+    return subprocess.run(
+        argv, check=False, capture_output=True, text=True, cwd=folder, env=environ
+    )
 
 
 def assert_same(one: Any, other: Any) -> None:  # noqa: ANN401 (a state dict holds anything)

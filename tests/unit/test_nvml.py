@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import pynvml
 import pytest
 
-from occupancy_rig import MIB, load_nvml, nvml_folder, simulated_node, workers
+from occupancy_rig import MIB, history, load_nvml, nvml_folder, simulated_node, workers
 from slipstream.sandbox import gpus
 from slipstream.torch_hooks import occupancy
 from slipstream.wire import gpu_state
@@ -148,6 +148,26 @@ def test_use_is_the_part_of_the_last_second(handle: object, gpu: occupancy.Gpu) 
 
     assert rates.gpu == pytest.approx(30, abs=1)
     assert rates.memory == pytest.approx(10, abs=1)
+
+
+def test_use_is_of_the_time_that_is_remembered(
+    handle: object, gpu: occupancy.Gpu, node: Path
+) -> None:
+    """Very many short kernels overwrite their history: the window begins where it begins."""
+    gpu.launch(duration_us=200_000)  # this one is forgotten, and does not count
+    for _ in range(gpu_state.RING + 10):
+        gpu.launch(duration_us=10)
+    gpu.synchronize()
+    ran = history(gpu_state.map_node(node).gpus[0], gpu_state.COMPUTE)
+    before_ns = time.monotonic_ns()
+    reported = pynvml.nvmlDeviceGetUtilizationRates(handle).gpu
+    after_ns = time.monotonic_ns()
+
+    assert len(ran) == gpu_state.RING
+    begin_ns = max(ran[0].start_ns, after_ns - 1_000_000_000)
+    busy_ns = sum(one.end_ns - max(one.start_ns, begin_ns) for one in ran if one.end_ns > begin_ns)
+    least, most = (100 * busy_ns / (now_ns - begin_ns) for now_ns in (after_ns, before_ns))
+    assert least - 2 <= reported <= most + 2
 
 
 def test_work_that_is_still_queued_is_not_use(handle: object, gpu: occupancy.Gpu) -> None:
@@ -324,9 +344,10 @@ def test_memory_of_another_layout_is_another_driver(monkeypatch: pytest.MonkeyPa
             pynvml.nvmlInit()
 
 
-def test_before_init_nothing_answers() -> None:
+def test_before_init_nothing_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     """And a shutdown too many is an error."""
     load_nvml()
+    monkeypatch.delenv(gpu_state.ENVIRONMENT_VARIABLE, raising=False)
     with pytest.raises(pynvml.NVMLError_DriverNotLoaded):
         pynvml.nvmlInit()  # loads the library, finds no GPUs
     with pytest.raises(pynvml.NVMLError_Uninitialized):

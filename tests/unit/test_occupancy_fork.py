@@ -59,10 +59,15 @@ def test_a_forked_child_is_a_process_of_its_own(gpu: occupancy.Gpu, node: Path) 
 
 
 def test_a_child_that_leaves_the_gpu_alone_is_not_seen(gpu: occupancy.Gpu, node: Path) -> None:
-    """As the workers of a DataLoader."""
-    gpu.synchronize()
+    """As the workers of a DataLoader; to wait for the parent's kernel is to leave it alone."""
+    work = gpu.launch(duration_us=5000)
 
-    assert _in_child(lambda: [process.pid for process in _processes(node)] == [os.getppid()])
+    def child() -> bool:
+        work.wait()
+        gpu.synchronize()
+        return [process.pid for process in _processes(node)] == [os.getppid()]
+
+    assert _in_child(child)
 
 
 def test_a_child_cannot_free_what_its_parent_holds(gpu: occupancy.Gpu) -> None:

@@ -32,6 +32,7 @@ UUIDS = ["GPU-aa11", "GPU-ab22", "GPU-cc33", "GPU-dd44"]
         ("GPU-dd44,1", (3,), "the two forms do not mix"),
         ("GPU-dd44,GPU-d", (), "twice the same, once by its beginning"),
         ("MIG-1", (), "there are no MIG devices"),
+        ("NoDevFiles", (), "what Slurm sets for a job without GPUs"),
     ],
 )
 def test_the_variable_is_read_as_cuda_reads_it(

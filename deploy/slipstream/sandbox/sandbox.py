@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from dataclasses import dataclass
+from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from slipstream.sandbox import files, network, processes
@@ -22,7 +23,6 @@ from slipstream.sandbox.plan import Plan, load_plan
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
-    from pathlib import Path
 
     from slipstream.sandbox.shape import Shape
 
@@ -150,7 +150,10 @@ class Sandbox:
     def argv(self, command: Sequence[str]) -> list[str]:
         """`command` as it must be run to be on this sandbox's network."""
         head = self.daemons().get("net-head")
-        return [*(network.enter_argv(head.pid) if head else ()), *command]
+        if head is None:
+            return list(command)
+        # Entering another mount namespace leads to its root: go back to where the user stands.
+        return [*network.enter_argv(head.pid), "env", f"--chdir={Path.cwd()}", *command]
 
     def run(self, *command: str, check: bool = True) -> subprocess.CompletedProcess[str]:
         """Run a command against this sandbox and wait for it."""
