@@ -75,7 +75,7 @@ $(VENV): $(PROJECTS) deploy/setup/packages.txt
 	[ -x $(BIN)/python ] || $(PYTHON) -m venv .venv
 	echo "slipstream setup: installing the Python environment (log: build/setup.log)" >&2
 	$(BIN)/pip install --quiet --disable-pip-version-check "$(TORCH)" > build/setup.log 2>&1 &&
-	  $(BIN)/pip install --quiet --disable-pip-version-check -e ./torch_hooks -e ".[dev]" >> build/setup.log 2>&1 || {
+	  $(BIN)/pip install --quiet --disable-pip-version-check "$(TORCH)" -e ./torch_hooks -e ".[dev]" >> build/setup.log 2>&1 || {
 	  tail -20 build/setup.log >&2
 	  exit 1
 	}

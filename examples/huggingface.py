@@ -73,7 +73,7 @@ def _train(settings: Settings, device: Device) -> None:
         trainer.train()
 
 
-class DeviceTrainer(Trainer):  # type: ignore[misc]  # transformers may not be installed
+class DeviceTrainer(Trainer):  # type: ignore[misc]  # mypy does not follow transformers
     """A Trainer whose mini-batches also do the device's part of the work."""
 
     device: Device
@@ -85,7 +85,7 @@ class DeviceTrainer(Trainer):  # type: ignore[misc]  # transformers may not be i
         return cast("Tensor", super().training_step(model, inputs, *others))
 
 
-class Boundaries(TrainerCallback):  # type: ignore[misc]  # transformers may not be installed
+class Boundaries(TrainerCallback):  # type: ignore[misc]  # mypy does not follow transformers
     """Waits for the device and reports at the end of each mini-batch."""
 
     def __init__(self, settings: Settings, device: Device, log: Log) -> None:

@@ -63,7 +63,7 @@ def _train(settings: Settings, device: Device) -> None:
     trainer.fit(Classifier(settings), loader)
 
 
-class Classifier(LightningModule):  # type: ignore[misc]  # lightning may not be installed
+class Classifier(LightningModule):  # type: ignore[misc]  # mypy does not follow lightning
     """The MLP of `models.py` with its loss and its optimizer."""
 
     def __init__(self, settings: Settings) -> None:
@@ -81,7 +81,7 @@ class Classifier(LightningModule):  # type: ignore[misc]  # lightning may not be
         return torch.optim.Adam(self.parameters(), lr=self.learning_rate)
 
 
-class Boundaries(Callback):  # type: ignore[misc]  # lightning may not be installed
+class Boundaries(Callback):  # type: ignore[misc]  # mypy does not follow lightning
     """Does the device's part of each mini-batch, waits for it at the end, and reports."""
 
     def __init__(self, settings: Settings, device: Device, log: Log) -> None:
