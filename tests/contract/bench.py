@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
 _Seen = TypeVar("_Seen")
 
+STUBBORN = "#!/bin/bash\ntrap '' TERM\nsleep 1000\n"
+"""A script that ends only when it is killed, so that its job completes for seconds."""
+
 
 class Bench(Protocol):
     """One cluster to try the protocol on; empty when a test begins."""

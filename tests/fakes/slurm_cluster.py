@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 CRED_EXPIRE_S = 5.0
 COMPLETING_S = 0.3
+KILL_WAIT_S = 5.0
 
 
 class Refused(Exception):  # noqa: N818 (what slurmctld says, not an error of the fake)
@@ -238,7 +239,8 @@ class FakeCluster:
 
     def _complete(self, job: FakeJob) -> None:
         job.completing = True
-        self._completing_until_s[job.job_id] = self.now_s + COMPLETING_S
+        takes_s = KILL_WAIT_S if job.stubborn else COMPLETING_S
+        self._completing_until_s[job.job_id] = self.now_s + takes_s
 
     def _completed(self, job: FakeJob) -> None:
         job.completing = False

@@ -133,6 +133,7 @@ class FakeCommands:
         self._must_be_up("sbatch: error: Batch job submission failed: ")
         now_s = self.cluster.now_s
         job = FakeJob(job_id=0, submitted_at_s=now_s, eligible_at_s=now_s)
+        job.stubborn = "trap '' TERM" in script
         tasks: tuple[int, ...] = ()
         for word in words:
             option, _, value = word.partition("=")

@@ -57,6 +57,8 @@ class FakeJob:
     left_at_s: dict[str, float] = field(default_factory=dict)
     """When it left each node: slurmd refuses it there until its credential has expired."""
     signals: list[str] = field(default_factory=list)
+    stubborn: bool = False
+    """Its processes ignore SIGTERM: it completes only when they are killed."""
     comes_back: str = ""
     """PENDING or HELD while it completes because of a requeue."""
 

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Final
 
 from slipstream.slurm_plugin import hosts
@@ -149,6 +148,6 @@ def _exit(record: Fields) -> Exit:
     """22.05 gives the status of wait(2), later versions take it apart."""
     if not isinstance(record.values.get("exit_code"), dict):
         status = record.count("exit_code")
-        return Exit(code=status >> 8 & 0xFF, signal=os.WTERMSIG(status))
+        return Exit(code=status >> 8 & 0xFF, signal=status & 0x7F)
     exit_code = record.inner("exit_code")
     return Exit(code=exit_code.count("return_code"), signal=exit_code.inner("signal").count("id"))
