@@ -36,7 +36,8 @@ def holder_argv() -> tuple[str, ...]:
 
 def enter_argv(pid: int) -> tuple[str, ...]:
     """What to put before a command to run it in the network and mounts of `pid`."""
-    return ("nsenter", "--target", str(pid), "--net", "--mount", "--")
+    # With --root a sandbox inside a chroot stays inside it.
+    return ("nsenter", "--target", str(pid), "--net", "--mount", "--root", "--")
 
 
 def wire_up(plan: Plan, holders: Mapping[str, int]) -> None:
