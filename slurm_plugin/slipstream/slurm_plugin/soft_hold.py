@@ -37,6 +37,7 @@ MOST_MARKER_BYTES: Final = 512
 
 _MARKER: Final = re.compile(r"\[slipstream ([^\]]*)\]")
 _OURS: Final = frozenset({"hold", "bound"})
+_SAFE_S: Final = 2.0
 _PASSING: Final = (Kind.WRONG_STATE, Kind.BUSY, Kind.UNREACHABLE, Kind.TIMED_OUT)
 
 
@@ -76,7 +77,10 @@ class Times:
 
 @dataclass(frozen=True, slots=True)
 class SoftHold:
-    """Keeps pending jobs to their advice; call `tick` more often than `lease_s / 2`."""
+    """Keeps pending jobs to their advice; call `tick` more often than `lease_s / 2`.
+
+    `times` must be read before jobs and nodes are.
+    """
 
     slurm: Slurm
     lease_s: int = DEFAULT_LEASE_S
@@ -96,11 +100,19 @@ class SoftHold:
                 self.slurm.update(job.ref, update_for(job, step))
                 done[job.ref] = step
             except SlurmError as error:
-                if not error.gone and error.kind not in _PASSING:
+                if not _passes(job, error):
                     refused.append(error)
         if refused:
             raise refused[0]
         return done
+
+
+def _passes(job: Job, error: SlurmError) -> bool:
+    """The job has moved on since it was looked at, or Slurm is away: the next tick will see."""
+    if error.gone or error.kind in _PASSING:
+        return True
+    # What 22.05 says when the nodes of a job that has started are to be emptied.
+    return _is_bound(job) and error.kind is Kind.REFUSED
 
 
 def due_steps(
@@ -151,16 +163,22 @@ def update_for(job: Job, step: Step) -> JobUpdate:
 def _next_step(
     job: Job, advice: Advice | None, rooms: Mapping[str, Room], times: Times, lease_s: int
 ) -> Step | None:
+    ours = _is_bound(job) or _is_held_by_us(job)
     if advice is None:
-        return LetGo() if _is_bound(job) or _is_held_by_us(job) else None
-    if chosen := _with_room(job, advice, rooms):
+        return LetGo() if ours else None
+    chosen = _with_room(job, advice, rooms)
+    if not chosen and advice.binding is Binding.PREFER:
+        return LetGo() if ours else None
+    held_for_s = 0.0
+    if _is_held_by_us(job):
+        held_for_s = (job.times.eligible_at_s or 0) - times.now_s
+    # ReqNodeList given to a job that has just started would shrink it to those nodes (22.05 to
+    # 24.11): so only a job that cannot start meanwhile is bound, any other is held first.
+    if chosen and held_for_s > _SAFE_S:
         return Bind(chosen)
-    if advice.binding is Binding.PREFER:
-        return LetGo() if _is_bound(job) or _is_held_by_us(job) else None
-    until_s = min(times.date_of(advice.until_boot_s), times.now_s + lease_s)
-    held_for_s = (job.times.eligible_at_s or 0) - times.now_s
-    if _is_held_by_us(job) and not _is_bound(job) and held_for_s > lease_s / 2:
+    if held_for_s > max(lease_s / 2, _SAFE_S):
         return None
+    until_s = min(times.date_of(advice.until_boot_s), times.now_s + lease_s)
     return Hold(int(until_s))
 
 
