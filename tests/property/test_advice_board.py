@@ -210,7 +210,14 @@ def probe(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BoardProbe]:
 
 
 @settings(deadline=None)
-@given(nodes=st.lists(names, min_size=1, max_size=40))
+@given(
+    nodes=st.one_of(
+        st.lists(names, min_size=1, max_size=40),
+        st.lists(st.integers(0, 3000), min_size=100, max_size=300).map(
+            lambda numbers: [f"n{number}" for number in numbers]
+        ),
+    )
+)
 def test_names_come_through_folding(probe: BoardProbe, nodes: list[str]) -> None:
     """Folded in Python, unfolded in C: the same nodes, none twice."""
     unfolded = probe.names(layout.fold_names(nodes))

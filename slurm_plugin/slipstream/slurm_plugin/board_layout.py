@@ -155,7 +155,7 @@ def read_slot(raw: bytes, generation: int) -> Advice | None:
     try:
         return Advice(
             token=f"{token:016x}",
-            nodes=hosts.expand(raw[_NAMES_AT:end].decode()),
+            nodes=unfold_names(raw[_NAMES_AT:end].decode()),
             binding=_BINDINGS[kind],
             until_boot_s=until_boot_s,
             task_id=None if task == ANY_TASK else task,
@@ -165,9 +165,18 @@ def read_slot(raw: bytes, generation: int) -> Advice | None:
 
 
 def fold_names(nodes: Iterable[str]) -> str:
-    """n1, n2, n7 as `n[1-2,7]`; as they are where the reader could not unfold them."""
+    """n1, n2, n7 as `n1,n2,n7`, or as `n[1-2,7]` where there are too many for that.
+
+    Folding takes longer than all the rest of a record, and most advice names few nodes.
+    """
     names = list(dict.fromkeys(nodes))
-    if len(names) == 1:
-        return names[0]
+    plain = ",".join(names)
+    if len(plain) <= NAMES_BYTES:
+        return plain
     folded = hosts.fold(names)
-    return folded if _LIST.fullmatch(folded) else ",".join(names)
+    return folded if _LIST.fullmatch(folded) else plain
+
+
+def unfold_names(text: str) -> tuple[str, ...]:
+    """The names again."""
+    return hosts.expand(text) if "[" in text else tuple(text.split(","))
