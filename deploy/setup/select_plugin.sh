@@ -29,7 +29,10 @@ give_up() {
 if ! command -v dpkg-query >/dev/null || ! command -v apt-get >/dev/null; then
   give_up "this system has no apt, so the source of the installed Slurm cannot be found"
 fi
-field() { dpkg-query -W -f "\${db:Status-Status} \${$2}" "$1" 2>/dev/null | sed -n 's/^installed //p'; }
+field() { # of package $1, empty if it is not installed
+  { dpkg-query -W -f "\${db:Status-Status} \${$2}" "$1" 2>/dev/null || true; } |
+    sed -n 's/^installed //p'
+}
 version=$(field slurmctld Version)
 [ -n "$version" ] || give_up "the package slurmctld is not installed"
 package=$(field slurmctld source:Package)
@@ -49,12 +52,14 @@ running=$("$slurmctld" -V 2>/dev/null | awk '{print $2}')
 
 # --- nothing to do? ------------------------------------------------------------------------------
 folder=$out/$version
-digest=$(cat "$sources"/*.[ch] "$0" <(printf '%s' "$stock") | sha256sum | cut -c1-64)
+digest=$(cat "$sources"/*.[ch] "$0" "$stock" | sha256sum | cut -c1-64)
 if [ -f "$folder/select_cons_tres.so" ] && [ "$(cat "$folder/.digest" 2>/dev/null)" = "$digest" ]; then
   printf '%s\n' "$folder"
   exit 0
 fi
 command -v gcc >/dev/null || give_up "there is no gcc: apt-get install gcc libc6-dev"
+build_id=$(readelf -n "$stock" | sed -n 's/^ *Build ID: *//p')
+[ -n "$build_id" ] || give_up "$stock has no build id, so it could not be told from another build"
 
 # --- its source, configured once -----------------------------------------------------------------
 tree=$cache/slurm-source-$source_version
@@ -110,7 +115,7 @@ fresh=$(mktemp "$folder/.select-XXXXXX")
 # Its own SONAME and a hard dependency: the loader must take the stock object for another one.
 gcc -std=gnu11 -D_GNU_SOURCE -O2 -g -Wall -Wextra -Wno-unused-parameter -Werror \
   -fPIC -shared -Wl,-z,relro -Wl,-z,lazy \
-  -I"$tree" -I"$sources" "$sources"/*.c -o "$fresh" \
+  -I"$tree" -I"$sources" "-DSTOCK_BUILD_ID=\"$build_id\"" "$sources"/*.c -o "$fresh" \
   -Wl,-soname,slipstream_select_cons_tres.so \
   -Wl,--no-as-needed "$stock" -Wl,-rpath,"$(dirname "$stock")" -ldl || {
   rm -f "$fresh"

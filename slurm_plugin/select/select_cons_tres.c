@@ -17,6 +17,7 @@
 #include "advice_board.h"
 #include "slurm_compat.h"
 #include "src/common/log.h"
+#include "stock_build.h"
 
 const char plugin_name[] = "Consumable Trackable RESources with Slipstream's advice";
 const char plugin_type[] = "select/cons_tres";
@@ -41,12 +42,15 @@ static int preferring(JOB_TEST_PARAMETERS, const bitstr_t* mask);
 
 static job_test_fn stock_job_test;
 
-/* Without the stock plugin behind it this one does not load, and Slurm takes the stock one itself
- * from the next folder of PluginDir. Every command loads it: not a word is printed here. */
+/* With another stock plugin behind it than the one it was built beside, or none, this one does not
+ * load, and Slurm takes the stock one itself from the next folder of PluginDir. Every command loads
+ * it: not a word is printed here. */
 extern int init(void) {
   stock_job_test = (job_test_fn)dlsym(RTLD_NEXT, "select_p_job_test");
   int (*stock_init)(void) = (int (*)(void))dlsym(RTLD_NEXT, "init");
-  return stock_job_test && stock_init ? stock_init() : SLURM_ERROR;
+  if (!stock_job_test || !stock_init || !slip_has_build_id(stock_job_test, STOCK_BUILD_ID))
+    return SLURM_ERROR;
+  return stock_init();
 }
 
 extern int select_p_job_test(JOB_TEST_PARAMETERS) {
