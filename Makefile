@@ -15,7 +15,7 @@ BIN := .venv/bin
 VENV := .venv/.installed
 PROJECTS := pyproject.toml torch_hooks/pyproject.toml
 
-.PHONY: help setup demo test unit up down bench lint format clean
+.PHONY: help setup demo test unit up down bench plugins lint format clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -43,6 +43,9 @@ bench: $(VENV) ## run one benchmark: make -s bench NAME=sandbox; the last line i
 	  exit 2
 	fi
 	$(BIN)/python benchmarks/bench_$(NAME).py $(ARGS)
+
+plugins: ## build what Slurm loads, for exactly the installed Slurm (docs/advice-board.md)
+	@deploy/setup/select_plugin.sh
 
 lint: $(VENV) ## formatting, ruff, mypy, imports, spelling, C and shell
 	@$(BIN)/ruff format --check --quiet . || { echo "run: make format" >&2; exit 1; }

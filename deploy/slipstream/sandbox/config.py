@@ -44,6 +44,7 @@ def slurm_conf(plan: Plan, layout: Layout, *, hostname: str) -> str:
         "TaskProlog": str(layout.task_prolog),
         "MpiDefault": "none",
         "SwitchType": "switch/none",
+        **({"PluginDir": plan.plugin_dir} if plan.plugin_dir else {}),
         "SelectType": "select/cons_tres",
         "SelectTypeParameters": "CR_CPU_Memory",
         "SchedulerType": "sched/backfill",

@@ -52,6 +52,7 @@ def slurmctld(layout: Layout) -> Daemon:
     return Daemon(
         "slurmctld",
         (program("slurmctld", "slurmctld"), "-D", "-f", str(layout.slurm_conf)),
+        environment={"SLIPSTREAM_RUN_DIR": str(layout.run)},  # where the select wrapper looks
     )
 
 

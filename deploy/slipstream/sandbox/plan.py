@@ -27,6 +27,8 @@ class Plan:
     """slurmdbd and a MariaDB of its own, with the accounts below."""
     netns: bool = False
     """Each node in its own network namespace, each rack behind a rate-limited uplink."""
+    plugin_dir: str = ""
+    """PluginDir of slurm.conf, ours before the stock one; "" leaves the stock one alone."""
     port_base: int | None = None
     """First of a row of ports; None takes any that are free."""
     ports: tuple[int, ...] = ()
@@ -78,6 +80,7 @@ class Plan:
                 "stock": self.stock,
                 "accounting": self.accounting,
                 "netns": self.netns,
+                "plugin_dir": self.plugin_dir,
                 "port_base": self.port_base,
                 "ports": list(self.ports),
                 "loopback": self.loopback,
