@@ -45,7 +45,7 @@ local function clean(text)
 end
 
 local function quote(text)
-  return '"' .. clean(text):gsub('[%c"\\\127]', function(byte)
+  return '"' .. clean(text):gsub('[%z\1-\31"\\\127]', function(byte)
     return ESCAPES[byte] or ("\\u%04x"):format(byte:byte())
   end) .. '"'
 end
@@ -86,24 +86,34 @@ local function skip(text, at) return text:find("[^ \t\r\n]", at) or #text + 1 en
 local function utf8_of(code)
   if code < 0x80 then return string.char(code) end
   if code < 0x800 then return string.char(0xC0 + math.floor(code / 64), 0x80 + code % 64) end
-  return string.char(0xE0 + math.floor(code / 4096), 0x80 + math.floor(code / 64) % 64, 0x80 + code % 64)
+  local low = string.char(0x80 + math.floor(code / 64) % 64, 0x80 + code % 64)
+  if code < 0x10000 then return string.char(0xE0 + math.floor(code / 4096)) .. low end
+  return string.char(0xF0 + math.floor(code / 262144), 0x80 + math.floor(code / 4096) % 64) .. low
 end
 
 local UNESCAPES = { b = "\b", f = "\f", n = "\n", r = "\r", t = "\t", ['"'] = '"', ["\\"] = "\\", ["/"] = "/" }
+
+-- The character of a \uXXXX, two of them where Unicode needs a pair; and where it ends.
+local function decode_escape(text, at)
+  local code = tonumber(text:match("^%x%x%x%x", at) or error("a byte that cannot be in text", 0), 16)
+  if code < 0xD800 or code > 0xDFFF then return utf8_of(code), at + 4 end
+  local low = tonumber(text:match("^\\u(%x%x%x%x)", at + 4) or "0", 16)
+  if code > 0xDBFF or low < 0xDC00 or low > 0xDFFF then return "\239\191\189", at + 4 end
+  return utf8_of(0x10000 + (code - 0xD800) * 1024 + low - 0xDC00), at + 10
+end
 
 local function decode_string(text, at)
   local parts = {}
   at = at + 1
   while true do
-    local stop = text:find('["\\%c]', at)
+    local stop = text:find('["\\%z\1-\31]', at)
     if not stop then error("text without end", 0) end
     parts[#parts + 1] = text:sub(at, stop - 1)
     local byte = text:sub(stop, stop)
     if byte == '"' then return table.concat(parts), stop + 1 end
     local after = text:sub(stop + 1, stop + 1)
-    local code = byte == "\\" and after == "u" and text:match("^%x%x%x%x", stop + 2)
-    if code then
-      parts[#parts + 1], at = utf8_of(tonumber(code, 16)), stop + 6
+    if byte == "\\" and after == "u" then
+      parts[#parts + 1], at = decode_escape(text, stop + 2)
     elseif byte == "\\" and UNESCAPES[after] then
       parts[#parts + 1], at = UNESCAPES[after], stop + 2
     else
@@ -147,9 +157,12 @@ local function decode_object(text, at, depth)
 end
 
 local function decode_number(text, at)
-  local found = text:match("^%-?%d+%.?%d*[eE]?[%+%-]?%d*", at)
-  local value = found and tonumber(found)
-  if not value then error("not JSON", 0) end
+  local found = text:match("^%-?0", at) or text:match("^%-?[1-9]%d*", at)
+  if not found then error("not JSON", 0) end
+  found = found .. (text:match("^%.%d+", at + #found) or "")
+  found = found .. (text:match("^[eE][%+%-]?%d+", at + #found) or "")
+  local value = tonumber(found)
+  if value >= math.huge or value <= -math.huge then error("a number without bounds", 0) end
   return value, at + #found
 end
 
