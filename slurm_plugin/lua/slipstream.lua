@@ -85,13 +85,14 @@ local function carry(job_desc, request, plan)
   if request.script then job_desc.environment[marker.CARRIER] = marker.carrier(plan) end
 end
 
-local function say(plan, answer, why)
+local function say(plan, begun_s, answer, why)
   if answer and answer.message then
     plan.notes[#plan.notes + 1] = answer.message
   end
   for _, note in ipairs(plan.notes) do slurm.log_user("%s", "[slipstream] " .. note) end
-  slurm.log_info("%s", ("slipstream: token=%s class=%s role=%s gpus=%s:%d daemon: %s"):format(
-    plan.token, plan.class, plan.role, plan.per, plan.count, why or "answered"))
+  slurm.log_info("%s", ("slipstream: token=%s class=%s role=%s gpus=%s:%d took_us=%.0f daemon: %s"):format(
+    plan.token, plan.class, plan.role, plan.per, plan.count, (daemon.now_s() - begun_s) * 1e6,
+    why or "answered"))
 end
 
 local function tell(request, plan)
@@ -132,11 +133,12 @@ function M.submit(job_desc)
     return slurm.ERROR
   end
   local good, why = pcall(function()
+    local begun_s = daemon.now_s()
     local plan, request = plan_of(job_desc, found)
     if not plan then return end
     apply(job_desc, plan)
     pcall(carry, job_desc, request, plan)
-    say(plan, tell(request, plan))
+    say(plan, begun_s, tell(request, plan))
   end)
   if not good then log_error("slipstream: %s", tostring(why)) end
   return slurm.SUCCESS

@@ -13,6 +13,12 @@ local MESSAGE_LIMIT = 400
 
 local failures, rests_until = 0, 0
 
+-- In fractions of a second where LuaSocket is there to tell them.
+function M.now_s()
+  local ok, socket = pcall(require, "socket")
+  return ok and socket.gettime() or os.time()
+end
+
 local function or_null(value)
   if value == nil then return json.null end
   return value
