@@ -103,6 +103,15 @@ local function rewrite_step(options)
   end
 end
 
+-- Whether the command line has a lone colon. Slurm asks us part by part and tells the first part
+-- nothing of the others; job_submit leaves such a job to Slurm, and so must we.
+local function is_heterogeneous()
+  local file = io.open("/proc/self/cmdline", "rb")
+  local words = file and file:read("*a") or ""
+  if file then file:close() end
+  return words:find("%z:%z") ~= nil
+end
+
 local function refusal_of(options)
   for _, one in ipairs(IRREVOCABLE) do
     if positive((options[one.option] or ""):match("^%d+")) then
@@ -124,7 +133,7 @@ function M.pre_submit(options)
     return why
   end
   local class = class_of(options)
-  if class ~= "opportunistic" then return nil end
+  if class ~= "opportunistic" or is_heterogeneous() then return nil end
   local why = refusal_of(options)
   if not why then rewrite_job(options, class) end
   return why
