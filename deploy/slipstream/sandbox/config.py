@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from ClusterShell.NodeSet import NodeSet
 
+from slipstream.sandbox import plugins
 from slipstream.sandbox.layout import MARKER_VARIABLE
 
 if TYPE_CHECKING:
@@ -60,7 +61,8 @@ def slurm_conf(plan: Plan, layout: Layout, *, hostname: str) -> str:
         "SlurmdTimeout": "60",
         "MinJobAge": "600",
         "MailProg": "/bin/true",
-        "DefMemPerCPU": "256",
+        "DefMemPerCPU": str(plugins.DEFAULT_MEMORY_PER_CPU_MIB),
+        **({} if plan.stock else plugins.slurm_settings(layout)),
         **_accounting_settings(plan, layout),
     }
     gres = f"gpu:{plan.shape.gpus_per_node}"

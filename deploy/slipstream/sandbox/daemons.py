@@ -7,6 +7,7 @@ import shutil
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from slipstream.sandbox import plugins
 from slipstream.sandbox.errors import SandboxError
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ def slurmctld(layout: Layout) -> Daemon:
     return Daemon(
         "slurmctld",
         (program("slurmctld", "slurmctld"), "-D", "-f", str(layout.slurm_conf)),
-        environment={"SLIPSTREAM_RUN_DIR": str(layout.run)},  # where the select wrapper looks
+        environment=plugins.controller_environment(layout),
     )
 
 
@@ -62,7 +63,10 @@ def slurmd(plan: Plan, layout: Layout, node: str) -> Daemon:
         f"slurmd-{node}",
         (program("slurmd", "slurmd"), "-D", "-N", node, "-f", str(layout.slurm_conf)),
         host=node if plan.netns else "head",
-        environment={"SLIPSTREAM_GPU_STATE": str(layout.gpu_state(node))},
+        environment={
+            "SLIPSTREAM_GPU_STATE": str(layout.gpu_state(node)),
+            **plugins.node_environment(layout, node),
+        },
     )
 
 

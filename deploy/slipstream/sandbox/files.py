@@ -12,7 +12,7 @@ import stat
 import subprocess
 from typing import TYPE_CHECKING, Final
 
-from slipstream.sandbox import config, gpus
+from slipstream.sandbox import config, gpus, plugins
 from slipstream.sandbox.errors import SandboxError
 
 if TYPE_CHECKING:
@@ -40,6 +40,7 @@ def write_all(plan: Plan, layout: Layout, *, database_password: str) -> None:
         layout.etc / "topology.conf": config.topology_conf(plan),
         layout.etc / "cgroup.conf": "CgroupAutomount=no\n",
         layout.etc / "hosts": config.hosts(plan),
+        **plugins.texts(plan, layout),
     }
     for path, text in texts.items():
         _write(path, text.encode(), 0o644)
@@ -49,6 +50,7 @@ def write_all(plan: Plan, layout: Layout, *, database_password: str) -> None:
         _write(layout.etc / "slurmdbd.conf", text.encode(), 0o600)
     layout.shared_memory.mkdir(mode=0o755)
     for number, node in enumerate(plan.shape.node_names):
+        plugins.run_folder(layout, node).mkdir(mode=0o755)
         _make_devices(layout.devices(node), number, plan.shape.gpus_per_node)
         gpus.create(
             layout.gpu_state(node),

@@ -1,0 +1,176 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- Slipstream inside job_submit.lua: gives a flagged job its class, its role, its seats, its marker.
+--
+-- At the end of a site's own job_submit.lua (examples/job_submit.lua):
+--
+--   local slipstream = require "slipstream"
+--   slurm_job_submit, slurm_job_modify = slipstream.wrap(slurm_job_submit, slurm_job_modify)
+--
+-- A job without a flag is not touched. Only bad user input is refused; a mistake of ours leaves
+-- the job as it came.
+local daemon = require "slipstream.daemon"
+local flags = require "slipstream.flags"
+local marker = require "slipstream.marker"
+local planning = require "slipstream.plan"
+local requests = require "slipstream.request"
+local tres = require "slipstream.tres"
+
+local M = {}
+
+local DEFAULT_RUN_DIR = "/run/slipstream"
+
+local settings = {
+  -- Host memory a guest needs on top of its own, for each GPU: parked state and checkpoints.
+  guest_memory_per_gpu_mib = 4096,
+  -- DefMemPerCPU of slurm.conf, which Lua cannot see; 0: jobs without --mem are left as they are.
+  default_memory_per_cpu_mib = 0,
+  -- Class of jobs without a flag: "" leaves them alone. By partition: { debug = "opportunistic" }.
+  default_class = "",
+  class_of_partition = {},
+  disable_file = "/etc/slipstream/disable",
+}
+
+local function log_error(...) slurm.log_error("%s", string.format(...)) end
+
+-- A site's numbers. What is not understood is said in the log and left at its default: a slip of
+-- the pen must not stop slurmctld.
+function M.configure(given)
+  for key, value in pairs(given) do
+    if settings[key] == nil or type(settings[key]) ~= type(value) then
+      local known = {}
+      for name, default in pairs(settings) do known[#known + 1] = name .. " (" .. type(default) .. ")" end
+      table.sort(known)
+      log_error("slipstream: unknown setting %s=%s; known: %s", tostring(key), tostring(value),
+        table.concat(known, ", "))
+    else
+      settings[key] = value
+    end
+  end
+end
+
+local function exists(path)
+  local file = io.open(path, "r")
+  if file then file:close() end
+  return file ~= nil
+end
+
+local function class_of(found, request)
+  if found.class then return found.class end
+  if next(found) ~= nil then return "guaranteed" end -- some other flag: ours, and an owner
+  local class = settings.class_of_partition[request.partition or ""] or settings.default_class
+  -- srun and salloc need the client's help to be guests, and the client did not know.
+  if class == "opportunistic" and not request.script then return "" end
+  return class
+end
+
+local function apply(job_desc, plan)
+  local before, done = {}, {}
+  for _, change in ipairs(plan.changes) do before[change[1]] = job_desc[change[1]] end
+  local ok, why = pcall(function()
+    for _, change in ipairs(plan.changes) do
+      done[#done + 1] = change[1]
+      job_desc[change[1]] = change[2]
+    end
+  end)
+  if ok then return end
+  for _, field in ipairs(done) do
+    local old = before[field]
+    pcall(function() job_desc[field] = old == nil and "" or old end)
+  end
+  error(why, 0)
+end
+
+local function carry(job_desc, request, plan)
+  -- Only a batch job's environment passes through slurmctld; the client carries the others'.
+  if request.script then job_desc.environment[marker.CARRIER] = marker.carrier(plan) end
+end
+
+local function say(plan, begun_s, answer, why)
+  if answer and answer.message then
+    plan.notes[#plan.notes + 1] = answer.message
+  end
+  for _, note in ipairs(plan.notes) do slurm.log_user("%s", "[slipstream] " .. note) end
+  slurm.log_info("%s", ("slipstream: token=%s class=%s role=%s gpus=%s:%d took_us=%.0f daemon: %s"):format(
+    plan.token, plan.class, plan.role, plan.per, plan.count, (daemon.now_s() - begun_s) * 1e6,
+    why or "answered"))
+end
+
+local function tell(request, plan)
+  local folder = os.getenv("SLIPSTREAM_RUN_DIR") or DEFAULT_RUN_DIR
+  local log = function(text) slurm.log_info("%s", text) end
+  return daemon.tell(folder .. "/submit.sock", request, plan, log)
+end
+
+local function leave_alone(why) slurm.log_info("%s", "slipstream: job left to Slurm: " .. why) end
+
+-- The changes of a job, or nil where it is to be left as it is. Changes nothing.
+local function plan_of(job_desc, found)
+  local request, why = requests.read(job_desc)
+  if not request then return leave_alone(why .. ", which is not understood") end
+  found.class = class_of(found, request)
+  if found.class == "" then return nil end
+  if request.het_offset then return leave_alone("part of a heterogeneous job") end
+  if exists(settings.disable_file) then return leave_alone(settings.disable_file .. " is there") end
+  local memory = settings.default_memory_per_cpu_mib
+  local plan = planning.make(request, found, {
+    guest_memory_per_gpu_mib = settings.guest_memory_per_gpu_mib,
+    default_memory_per_cpu_mib = memory > 0 and memory or nil,
+  }, marker.token())
+  return plan, request
+end
+
+-- For slurm_job_submit.
+function M.submit(job_desc)
+  local ok, found, refusal = pcall(function()
+    return flags.from_environment(requests.spank_lines(job_desc))
+  end)
+  if not ok then
+    log_error("slipstream: %s", tostring(found))
+    return slurm.SUCCESS
+  end
+  if not found then
+    slurm.log_user("%s", refusal)
+    return slurm.ERROR
+  end
+  local good, why = pcall(function()
+    local begun_s = daemon.now_s()
+    local plan, request = plan_of(job_desc, found)
+    if not plan then return end
+    apply(job_desc, plan)
+    pcall(carry, job_desc, request, plan)
+    say(plan, begun_s, tell(request, plan))
+  end)
+  if not good then log_error("slipstream: %s", tostring(why)) end
+  return slurm.SUCCESS
+end
+
+-- For slurm_job_modify: a guest cannot ask for real GPUs afterwards. Root and SlurmUser can: that
+-- is how a job is moved and upgraded.
+function M.modify(job_desc, job_rec, modify_uid)
+  local ok, why = pcall(function()
+    if modify_uid == 0 or marker.value(job_rec.admin_comment, "role") ~= "guest" then return end
+    for _, field in ipairs({ "tres_per_node", "tres_per_task", "tres_per_socket", "tres_per_job" }) do
+      local found = tres.read(job_desc[field])
+      if found and found.gpus > 0 then job_desc[field] = tres.swap(found) end
+    end
+  end)
+  if not ok then log_error("slipstream: %s", tostring(why)) end
+  return slurm.SUCCESS
+end
+
+-- The site's own functions (nil where it has none), with ours after them.
+function M.wrap(site_submit, site_modify)
+  local function submit(job_desc, partitions, submit_uid)
+    local rc = site_submit and site_submit(job_desc, partitions, submit_uid)
+    if rc ~= nil and rc ~= slurm.SUCCESS then return rc end
+    return M.submit(job_desc)
+  end
+  local function modify(job_desc, job_rec, partitions, modify_uid)
+    local rc = site_modify and site_modify(job_desc, job_rec, partitions, modify_uid)
+    if rc ~= nil and rc ~= slurm.SUCCESS then return rc end
+    return M.modify(job_desc, job_rec, modify_uid)
+  end
+  return submit, modify
+end
+
+return M

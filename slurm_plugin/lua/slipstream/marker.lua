@@ -1,0 +1,55 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- The marker in admin_comment and the carrier in a batch job's environment. Pure, but for token().
+local M = {}
+
+M.CARRIER = "SLURM_SLIPSTREAM"
+
+local LIMIT = 512
+
+-- 16 hex digits nobody can guess: the advice for a job is found by them.
+function M.token()
+  local source = assert(io.open("/dev/urandom", "rb"))
+  source:setvbuf("no")
+  local bytes = source:read(8)
+  source:close()
+  assert(bytes and #bytes == 8, "/dev/urandom gave too little")
+  return (bytes:gsub(".", function(byte) return ("%02x"):format(byte:byte()) end))
+end
+
+local function words_of(plan)
+  local words = {
+    "v=1",
+    "token=" .. plan.token,
+    "class=" .. plan.class,
+    "role=" .. plan.role,
+    ("gpus=%s:%d"):format(plan.per, plan.count),
+    ("weight=%d"):format(plan.flags.weight or 1),
+  }
+  if plan.flags.elastic then
+    words[#words + 1] = ("elastic=%d-%d"):format(plan.flags.elastic[1], plan.flags.elastic[2])
+  end
+  if plan.flags.no_share then words[#words + 1] = "share=no" end
+  if plan.flags.no_move then words[#words + 1] = "move=no" end
+  return words
+end
+
+-- What a site has put there stays; a marker of an earlier life does not.
+function M.comment(plan, before)
+  local marker = ("[slipstream %s]"):format(table.concat(words_of(plan), " "))
+  assert(#marker <= LIMIT, "the marker is too long")
+  local kept = (before or ""):gsub("%s*%[slipstream [^%]]*%]", "")
+  return kept == "" and marker or kept .. " " .. marker
+end
+
+function M.carrier(plan)
+  return ("class=%s,role=%s,gpus=%s:%d,token=%s"):format(
+    plan.class, plan.role, plan.per, plan.count, plan.token)
+end
+
+-- A word of the marker in a comment: value("… [slipstream v=1 role=guest]", "role") is "guest".
+function M.value(comment, key)
+  local words = (comment or ""):match("%[slipstream ([^%]]*)%]")
+  return words and (" " .. words .. " "):match(" " .. key .. "=([^ ]*) ")
+end
+
+return M

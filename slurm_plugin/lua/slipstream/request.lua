@@ -1,0 +1,115 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- What a job asks for, read once from Slurm's job_desc into a plain table. Changes nothing.
+local tres = require "slipstream.tres"
+
+local M = {}
+
+local NO_VAL, NO_VAL16 = 4294967294, 65534
+local GPU_FIELDS = {
+  { per = "node", field = "tres_per_node" },
+  { per = "task", field = "tres_per_task" },
+  { per = "socket", field = "tres_per_socket" },
+  { per = "job", field = "tres_per_job" },
+}
+
+-- A field this Slurm does not have is a field nobody has set.
+local function get(job_desc, field)
+  local ok, value = pcall(function() return job_desc[field] end)
+  if ok then return value end
+  return nil
+end
+
+local function number(job_desc, field, unset)
+  local value = tonumber(get(job_desc, field))
+  if value == nil or value >= unset then return nil end
+  return value
+end
+
+local function text(job_desc, field)
+  local value = get(job_desc, field)
+  if type(value) ~= "string" or value == "" then return nil end
+  return value
+end
+
+local function read_gpus(request, job_desc)
+  request.tres = {}
+  for _, form in ipairs(GPU_FIELDS) do
+    local found, part = tres.read(text(job_desc, form.field))
+    if not found then return ("%s has %q"):format(form.field, part) end
+    if found.asks then
+      request.tres[form.field] = found
+      if not request.per then
+        request.per, request.count = form.per, found.gpus + found.slots
+      end
+    end
+  end
+  return nil
+end
+
+local function ceil_div(a, b) return math.floor((a + b - 1) / b) end
+
+-- Nodes, tasks and GPUs as far as they are known before a job is placed.
+local function work_out_sizes(request)
+  local nodes = math.max(request.min_nodes or 1, 1)
+  local tasks = request.num_tasks or nodes * (request.ntasks_per_node or 1)
+  local sockets = nodes * (request.sockets_per_node or 1)
+  request.nodes, request.tasks = nodes, tasks
+  if request.ntasks_per_gpu and not request.per then
+    -- Slurm finds the GPUs from the tasks: so do we.
+    request.per, request.count = "job", ceil_div(tasks, request.ntasks_per_gpu)
+    request.implied = true
+  end
+  local units = { node = nodes, task = tasks, socket = sockets, job = 1 }
+  request.gpus_total = (request.count or 0) * (units[request.per] or 0)
+  request.gpus_per_node = ceil_div(request.gpus_total, nodes)
+  request.cpus = math.max(tasks * (request.cpus_per_task or 1), request.min_cpus or 1)
+end
+
+-- The request; or nil and what of it is not understood.
+function M.read(job_desc)
+  local request = {
+    min_nodes = number(job_desc, "min_nodes", NO_VAL),
+    max_nodes = number(job_desc, "max_nodes", NO_VAL),
+    num_tasks = number(job_desc, "num_tasks", NO_VAL),
+    ntasks_per_node = number(job_desc, "ntasks_per_node", NO_VAL16),
+    ntasks_per_gpu = number(job_desc, "ntasks_per_tres", NO_VAL16)
+      or number(job_desc, "ntasks_per_gpu", NO_VAL16),
+    sockets_per_node = number(job_desc, "sockets_per_node", NO_VAL16),
+    cpus_per_task = number(job_desc, "cpus_per_task", NO_VAL16),
+    min_cpus = number(job_desc, "min_cpus", NO_VAL),
+    cpus_per_gpu = tres.per_gpu(text(job_desc, "cpus_per_tres")),
+    memory_per_gpu_mib = tres.per_gpu(text(job_desc, "mem_per_tres")),
+    memory_per_node_mib = number(job_desc, "min_mem_per_node", 2 ^ 62),
+    memory_per_cpu_mib = number(job_desc, "min_mem_per_cpu", 2 ^ 62),
+    time_limit_min = number(job_desc, "time_limit", NO_VAL),
+    shared = number(job_desc, "shared", NO_VAL16),
+    het_offset = number(job_desc, "het_job_offset", NO_VAL),
+    user_id = number(job_desc, "user_id", NO_VAL),
+    tres_bind = text(job_desc, "tres_bind"),
+    tres_freq = text(job_desc, "tres_freq"),
+    admin_comment = text(job_desc, "admin_comment"),
+    array = text(job_desc, "array_inx"),
+    partition = text(job_desc, "partition"),
+    account = text(job_desc, "account"),
+    qos = text(job_desc, "qos"),
+    name = text(job_desc, "name"),
+    script = text(job_desc, "script"),
+    work_dir = text(job_desc, "work_dir"),
+  }
+  local why = read_gpus(request, job_desc)
+  if why then return nil, why end
+  work_out_sizes(request)
+  return request
+end
+
+-- The lines our SPANK plugin sent along: the way that srun, salloc and --export=NONE share.
+function M.spank_lines(job_desc)
+  local lines, size = {}, tonumber(get(job_desc, "spank_job_env_size")) or 0
+  local sent = size > 0 and get(job_desc, "spank_job_env") or {}
+  for at = 0, size - 1 do
+    if type(sent[at]) == "string" then lines[#lines + 1] = sent[at] end
+  end
+  return lines
+end
+
+return M

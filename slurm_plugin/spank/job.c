@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "job.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+const struct slip_job slip_unknown_job = {"none", "none", "none", "node", 0};
+
+static bool take(struct slip_job* job, const char* key, const char* value);
+static bool copy_word(char word[SLIP_WORD_SIZE], const char* value);
+static bool take_gpus(struct slip_job* job, const char* value);
+
+bool slip_read_carrier(const char* text, struct slip_job* job) {
+  char copy[SLIP_CARRIER_SIZE];
+  *job = slip_unknown_job;
+  if (strlen(text) >= sizeof copy) return false;
+  strcpy(copy, text);
+  struct slip_job found = slip_unknown_job;
+  char* rest = NULL;
+  for (char* pair = strtok_r(copy, ",", &rest); pair; pair = strtok_r(NULL, ",", &rest)) {
+    char* equals = strchr(pair, '=');
+    if (!equals) return false;
+    *equals = '\0';
+    if (!take(&found, pair, equals + 1)) return false;
+  }
+  if (strcmp(found.class_name, "none") == 0) return false;
+  *job = found;
+  return true;
+}
+
+bool slip_write_carrier(const struct slip_job* job, char* text, size_t size) {
+  int length = snprintf(text, size, "class=%s,role=%s,gpus=%s:%u,token=%s", job->class_name,
+                        job->role, job->per, job->count, job->token);
+  return length > 0 && (size_t)length < size;
+}
+
+unsigned slip_gpus_on_node(const struct slip_job* job, const struct slip_place* place) {
+  unsigned nodes = place->nodes ? place->nodes : 1;
+  if (strcmp(job->per, "job") == 0) return (job->count + nodes - 1) / nodes;
+  if (strcmp(job->per, "task") == 0) {
+    unsigned tasks = place->tasks_on_node ? place->tasks_on_node : 1;
+    return job->count * tasks;
+  }
+  return job->count;
+}
+
+static bool take(struct slip_job* job, const char* key, const char* value) {
+  if (strcmp(key, "class") == 0) return copy_word(job->class_name, value);
+  if (strcmp(key, "token") == 0) return copy_word(job->token, value);
+  if (strcmp(key, "gpus") == 0) return take_gpus(job, value);
+  if (strcmp(key, "role") == 0)
+    return (strcmp(value, "owner") == 0 || strcmp(value, "guest") == 0 ||
+            strcmp(value, "none") == 0) &&
+           copy_word(job->role, value);
+  return true;  // a key of a later version
+}
+
+static bool copy_word(char word[SLIP_WORD_SIZE], const char* value) {
+  size_t length = strspn(value, "abcdefghijklmnopqrstuvwxyz0123456789");
+  if (length == 0 || value[length] || length >= SLIP_WORD_SIZE) return false;
+  strcpy(word, value);
+  return true;
+}
+
+static bool take_gpus(struct slip_job* job, const char* value) {
+  static const char* const pers[] = {"node", "job", "task", "socket"};
+  for (size_t at = 0; at < sizeof pers / sizeof *pers; at++) {
+    size_t length = strlen(pers[at]);
+    if (strncmp(value, pers[at], length) != 0 || value[length] != ':') continue;
+    const char* number = value + length + 1;
+    size_t digits = strspn(number, "0123456789");
+    if (digits == 0 || digits > 5 || number[digits]) return false;
+    strcpy(job->per, pers[at]);
+    job->count = (unsigned)strtoul(number, NULL, 10);
+    return true;
+  }
+  return false;
+}
