@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One round of planning: every waiting job gets nodes or a reason, best priority first. Pure.
+
+What one job is given is not given to the next: a round ends with what is left for a job that is
+submitted before the next round.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from slipstream.core.placement import Field, Placement, need_of, place, taken
+from slipstream.core.reasons import Reason, from_slurm
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from slipstream.core.advice import Advice
+    from slipstream.core.records import JobRecord
+    from slipstream.core.sights import NodeSight, Request
+
+MOST_PLANNED: Final = 256
+"""Jobs a round looks at: Slurm will not start more at once, and the machine must stay quick."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a round found for one job."""
+
+    record: JobRecord
+    found: Placement | Reason
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """All verdicts, and the nodes as they will be if every placed job starts."""
+
+    verdicts: tuple[Verdict, ...]
+    left: Mapping[str, NodeSight]
+
+
+def plan(
+    waiting: Iterable[JobRecord],
+    requests: Mapping[str, Request],
+    advice: Mapping[str, Advice],
+    field: Field,
+) -> Round:
+    """Plan for all waiting jobs that carry our marker."""
+    left = dict(field.nodes)
+    now = Field(left, field.uses, field.topology)
+    verdicts: list[Verdict] = []
+    advised: set[str] = set()
+    placed = 0
+    for record in sorted(waiting, key=_order):
+        found = _found(record, requests[record.token], advice, now, placed, advised)
+        verdicts.append(Verdict(record, found))
+        if isinstance(found, Placement):
+            placed += 1
+            advised.add(record.token)
+            left.update(taken(left, found, requests[record.token].role))
+    return Round(tuple(verdicts), left)
+
+
+def _found(
+    record: JobRecord,
+    request: Request,
+    advice: Mapping[str, Advice],
+    field: Field,
+    placed: int,
+    advised: set[str],
+) -> Placement | Reason:
+    if record.sight and (forbidden := from_slurm(record.sight.slurm_reason)):
+        return forbidden
+    if placed >= MOST_PLANNED:
+        return Reason.BEHIND_OTHERS
+    need = need_of(request, record.sight)
+    if need is None:
+        return Reason.SHAPE_NOT_HANDLED
+    # The tasks of an array share one token: the first of them keeps what was advised.
+    before = advice.get(record.token) if record.token not in advised else None
+    return place(need, field, before.nodes if before else ())
+
+
+def _order(record: JobRecord) -> tuple[int, float, str]:
+    """Slurm's priority, then who came first, then the name; jobs not in the queue yet come last."""
+    if record.sight is None:
+        return (1, record.since_s, record.key)
+    return (-record.sight.priority, record.sight.submitted_at_s, record.key)
