@@ -23,12 +23,14 @@ import uvicorn
 from slipstream.core.events import ModeChanged
 from slipstream.core.machine import Machine
 from slipstream.scheduler import peers
-from slipstream.scheduler.api import api, node_events
+from slipstream.scheduler.api import Api
+from slipstream.scheduler.board_sink import find_sink
 from slipstream.scheduler.enactor import Enactor
 from slipstream.scheduler.engine import Engine
+from slipstream.scheduler.event_socket import EventSocket
 from slipstream.scheduler.journal import Entry, Journal
 from slipstream.scheduler.journal_codec import JournalError
-from slipstream.scheduler.sink import AdviceSink, NoBoard
+from slipstream.scheduler.sink import SinkError
 from slipstream.scheduler.submit_socket import SubmitSocket
 from slipstream.scheduler.watcher import Watcher
 from slipstream.slurm_plugin import CliSlurm, Poller
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
 
     from slipstream.core.events import Event, NodeReported
     from slipstream.scheduler.settings import Settings
+    from slipstream.scheduler.sink import AdviceSink
     from slipstream.slurm_plugin import Slurm
 
 _LOG = logging.getLogger(__name__)
@@ -63,8 +66,9 @@ def run(settings: Settings, sink: AdviceSink | None = None, slurm: Slurm | None 
     )
     try:
         with _alone(settings.run_dir):
-            return asyncio.run(Daemon(settings, sink or NoBoard(), slurm or CliSlurm()).serve())
-    except (StartError, JournalError, OSError, sqlite3.Error) as error:
+            chosen = sink or find_sink(settings.run_dir)
+            return asyncio.run(Daemon(settings, chosen, slurm or CliSlurm()).serve())
+    except (StartError, JournalError, SinkError, OSError, sqlite3.Error) as error:
         _LOG.critical("cannot run: %s", error)
         return 1
 
@@ -134,22 +138,24 @@ class Daemon:
         run_dir, ending = self._settings.run_dir, self._ending
         assert ending is not None  # noqa: S101 (serve has set it)
         submit = SubmitSocket(self._engine, self._trusted, self._poller.nudge)
-        reading = api(self._engine, lambda: self._enactor.behind, self._trusted)
-        reports = node_events(self._engine, self._trusted, self._reported)
-        web = [
-            _web(reading, peers.listen(run_dir / "api.sock", _EVERYBODY)),
-            _web(reports, peers.listen(run_dir / "events.sock", _ROOT_ONLY)),
-        ]
+        reports = EventSocket(self._engine.counters, self._trusted, self._reported)
+        app = Api(self._engine, self._enactor.behind, self._trusted, self._reported).application()
+        listeners = [peers.listen(run_dir / "api.sock", _EVERYBODY)]
         if self._settings.api_port:
-            web.append(_web(reading, _loopback(self._settings.api_port)))
-        tasks = [asyncio.create_task(server.serve([sock])) for server, sock in web]
+            listeners.append(_loopback(self._settings.api_port))
+        web = [(web_server(app), listener) for listener in listeners]
+        tasks = [asyncio.create_task(one.serve([listener])) for one, listener in web]
         tasks.append(asyncio.create_task(self._tick()))
         # Last: who finds this socket finds everything else.
-        server = await submit.serve(peers.listen(run_dir / "submit.sock", _ROOT_ONLY))
+        servers = [
+            await reports.serve(peers.listen(run_dir / "events.sock", _ROOT_ONLY)),
+            await submit.serve(peers.listen(run_dir / "submit.sock", _ROOT_ONLY)),
+        ]
         _LOG.info("ready in %s, mode %s", run_dir, self._engine.machine.state.mode)
         await ending.event.wait()
-        server.close()
-        for one, _sock in web:
+        for server in servers:
+            server.close()
+        for one, _listener in web:
             one.should_exit = True
         tasks[-1].cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -162,9 +168,11 @@ class Daemon:
                 self._poller.nudge()
 
     def _reported(self, report: NodeReported) -> None:
-        """A coordinator told us: Slurm will show the same soon."""
+        """A coordinator told us. If jobs came, went or changed, Slurm will show the same soon."""
+        before = self._engine.machine.state.reports.get(report.node)
         self._engine.take(report)
-        self._poller.nudge()
+        if before is None or _seats(before) != _seats(report):
+            self._poller.nudge()
 
     def _tell(self, event: Event) -> None:
         """An event from another thread."""
@@ -199,7 +207,16 @@ def _take_configured_mode(journal: Journal, machine: Machine, settings: Settings
         journal.keep_note(_CONFIGURED_MODE, configured)
 
 
-def _web(app: Starlette, listener: socket.socket) -> tuple[uvicorn.Server, socket.socket]:
+def _seats(report: NodeReported) -> tuple[object, ...]:
+    """Who sits where, and what they do: heartbeats in between are no reason to ask Slurm."""
+    return (
+        tuple((gpu.uuid, gpu.owner_job, gpu.guest_jobs) for gpu in report.gpus),
+        tuple((job.ref, job.phase) for job in report.jobs),
+    )
+
+
+def web_server(app: Starlette) -> uvicorn.Server:
+    """HTTP for one listening socket, told to whom it speaks."""
     config = uvicorn.Config(
         app,
         http=peers.PeerProtocol,
@@ -209,7 +226,7 @@ def _web(app: Starlette, listener: socket.socket) -> tuple[uvicorn.Server, socke
         log_config=None,
         timeout_graceful_shutdown=1,
     )
-    return _Server(config), listener
+    return _Server(config)
 
 
 class _Server(uvicorn.Server):

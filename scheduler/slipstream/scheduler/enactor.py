@@ -76,7 +76,6 @@ class Enactor:
         if self._thread.is_alive():
             self._thread.join(timeout_s)
 
-    @property
     def behind(self) -> int:
         """Entries that are not on disk yet."""
         return self._entries.qsize()

@@ -131,9 +131,11 @@ def read_report(line: bytes) -> NodeReported:
 
 
 def _decoded(decoder: msgspec.json.Decoder[_Told], line: bytes) -> _Told:
+    # Users choose the bytes of names and scripts: those that are no UTF-8 must not cost the rest.
+    text = line.decode(errors="replace")
     try:
-        told = decoder.decode(line)
-    except msgspec.DecodeError as error:
+        told = decoder.decode(text)
+    except (msgspec.DecodeError, RecursionError) as error:
         raise MessageError(f"{error}, in {line[:200]!r}") from error
     version = getattr(told, "v", 1)
     if version != 1:

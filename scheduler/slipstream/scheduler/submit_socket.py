@@ -27,6 +27,15 @@ _PATIENCE_S: Final = 1.0
 """Lua gives up after 20 ms; who is slower than this is not Lua."""
 
 
+_BAD_MANNERS: Final = (
+    OSError,
+    TimeoutError,
+    ValueError,
+    asyncio.IncompleteReadError,
+    asyncio.LimitOverrunError,
+)
+
+
 class SubmitSocket:
     """Serves submissions.
 
@@ -48,7 +57,7 @@ class SubmitSocket:
     async def _met(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             await self._answered(reader, writer)
-        except (OSError, TimeoutError, ValueError, asyncio.IncompleteReadError) as error:
+        except _BAD_MANNERS as error:
             self._engine.counters.bad_submissions += 1
             _LOG.warning("a submission was not answered: %r", error)
         finally:
