@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from core_world import RULES, node, request, sight
 from slipstream.core import events
+from slipstream.core.advice import advice_key
 from slipstream.core.classes import Mode, Role
 from slipstream.core.commands import Advise, Withdraw
 from slipstream.core.machine import Machine
@@ -147,11 +148,13 @@ def test_the_board_is_what_the_machine_believes(history: list[Event]) -> None:
     for event in history:
         for command in machine.handle(event):
             if isinstance(command, Advise):
-                board[command.token] = command.advice
+                board[command.advice.key] = command.advice
             elif isinstance(command, Withdraw):
-                del board[command.token]  # nothing is withdrawn that was not advised
+                del board[
+                    advice_key(command.token, command.task)
+                ]  # nothing is withdrawn that was not advised
         if isinstance(event, events.CommandRefused):
-            board.pop(event.token, None)
+            board.pop(advice_key(event.token, event.task), None)
     assert board == machine.state.advice
     if not machine.state.advising:
         assert board == {}

@@ -246,20 +246,26 @@ def test_reports_move_the_next_guest_to_the_quiet_node() -> None:
     assert advised(one.handle(submitted(request(1, role=Role.GUEST)))) == {token(1): ("n2",)}
 
 
-def test_the_tasks_of_an_array_share_one_token_and_one_piece_of_advice() -> None:
-    """The next task gets advice when the first has started; the last one ends it."""
-    one = machine(node("n1", used=3), node("n2", used=2))
+def test_each_task_of_an_array_has_advice_of_its_own() -> None:
+    """What was said of the announced array gives way to what is said of its tasks."""
+    one = machine(node("n1", used=3), node("n2", used=3))
     asked = request(1)
-    one.handle(submitted(asked))
-    one.handle(looked(11.0, sight("7_0", asked), sight("7_1", asked), sight("7_2", asked)))
-    assert {key: one.state.jobs[key].reason for key in one.state.jobs} == {
-        "7_0": Reason.ADVISED,
-        "7_1": Reason.ADVISED,
-        "7_2": Reason.ADVISED,
-    }
-    assert list(one.state.advice) == [token(1)]
+    assert advised(one.handle(submitted(asked))) == {token(1): ("n1",)}
+    commands = one.handle(looked(11.0, *(sight(f"7_{task}", asked) for task in range(3))))
+    given = {one.advice.key: one.advice.nodes for one in commands if isinstance(one, Advise)}
+    assert given == {f"{token(1)}_0": ("n1",), f"{token(1)}_1": ("n2",)}
+    assert Withdraw(token(1)) in commands
+    assert only(Settle, commands).ref == "7_0"
+    assert reason_of(one, "7_2") is Reason.NO_FREE_GPU
+
+
+def test_the_last_task_of_an_array_ends_its_submission() -> None:
+    """What its user asked for is remembered until then."""
+    one = machine(node("n1"))
+    asked = request(1)
+    one.handle(looked(11.0, *(sight(f"7_{task}", asked) for task in range(3))))
     ended = [sight(f"7_{task}", asked, Standing.ENDED) for task in range(3)]
-    assert one.handle(looked(12.0, *ended)) == [Withdraw(token(1))]
+    assert one.handle(looked(12.0, *ended)) == [Withdraw(token(1), task) for task in range(3)]
     one.handle(looked(13.0, gone=("7_0", "7_1")))
     assert token(1) in one.state.requests
     one.handle(looked(14.0, gone=("7_2",)))

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from core_world import RULES, looked, machine, node, request, sight, submitted, token
+from slipstream.core.advice import advice_key
 from slipstream.core.events import CommandRefused, SwitchedOff
 from slipstream.core.machine import Machine
 from slipstream.scheduler.daemon import replayed
@@ -65,7 +66,7 @@ enactor.stop()
 
 
 class FileBoard:
-    """A board that outlives the process that writes it: one file per token."""
+    """A board that outlives the process that writes it: one file per key."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder / "board"
@@ -73,11 +74,11 @@ class FileBoard:
 
     def advise(self, advice: Advice) -> None:
         """One file."""
-        (self._folder / advice.token).write_text(json.dumps(advice.nodes))
+        (self._folder / advice.key).write_text(json.dumps(advice.nodes))
 
-    def withdraw(self, token: str) -> None:
+    def withdraw(self, token: str, task: int | None) -> None:
         """No file."""
-        (self._folder / token).unlink(missing_ok=True)
+        (self._folder / advice_key(token, task)).unlink(missing_ok=True)
 
     def replace(self, advice: Sequence[Advice]) -> None:
         """These files only."""
@@ -87,7 +88,7 @@ class FileBoard:
             self.advise(one)
 
     def says(self) -> dict[str, list[str]]:
-        """Token to nodes."""
+        """Advice by its key: the nodes."""
         return {path.name: json.loads(path.read_text()) for path in self._folder.iterdir()}
 
 

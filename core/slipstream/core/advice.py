@@ -20,3 +20,15 @@ class Advice:
     strength: Strength
     until_s: float
     reason: Reason
+    task: int | None = None
+    """Of a job array: each of its waiting tasks has advice of its own."""
+
+    @property
+    def key(self) -> str:
+        """One piece of advice per key."""
+        return advice_key(self.token, self.task)
+
+
+def advice_key(token: str, task: int | None) -> str:
+    """What a piece of advice is known by."""
+    return token if task is None else f"{token}_{task}"

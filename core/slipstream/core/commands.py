@@ -36,12 +36,18 @@ class Advise:
         """Whose job it is about."""
         return self.advice.token
 
+    @property
+    def task(self) -> int | None:
+        """Which task of an array."""
+        return self.advice.task
+
 
 @dataclass(frozen=True, slots=True)
 class Withdraw:
-    """Take the advice for this token off the board."""
+    """Take the advice for this token, or for one task of an array with it, off the board."""
 
     token: str
+    task: int | None = None
 
 
 class Arrival(StrEnum):

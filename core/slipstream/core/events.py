@@ -109,6 +109,7 @@ class CommandRefused:
     at_s: float
     token: str
     text: str
+    task: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, assert_never
 
 from slipstream.core import answers, events
-from slipstream.core.advice import Advice
+from slipstream.core.advice import Advice, advice_key
 from slipstream.core.classes import Mode, Strength
 from slipstream.core.commands import Admit, Advise, Arrival, Settle, Withdraw
 from slipstream.core.placement import Field, Placement, need_of, place, taken
@@ -194,10 +194,11 @@ class Machine:
     def _gone(self, key: str) -> list[Command]:
         """Slurm has forgotten a job; with its last task a submission is over."""
         record = self.state.drop(key)
-        if record is None or not record.token or any(self.state.with_token(record.token)):
+        if record is None or not record.token:
             return []
-        self.state.requests.pop(record.token, None)
-        return self._withdrawn(record.token)
+        if not any(self.state.with_token(record.token)):
+            self.state.requests.pop(record.token, None)
+        return self._withdrawn(record.advice_key)
 
     def _timer(self, event: events.TimerFired) -> list[Command]:
         commands: list[Command] = []
@@ -213,7 +214,8 @@ class Machine:
             elif not self.state.slurm_away:
                 lost = record.moved(Phase.LOST, event.at_s, "it never came into Slurm's queue")
                 self.state.put(replace(lost, reason=Reason.NEVER_ARRIVED))
-                commands += [Settle(record.token, Arrival.LOST), *self._withdrawn(record.token)]
+                commands.append(Settle(record.token, Arrival.LOST))
+                commands += self._withdrawn(record.advice_key)
             else:  # nobody knows while Slurm is away: look again later
                 self.state.put(replace(record, since_s=event.at_s))
         return commands + self._planned(event.at_s)
@@ -223,8 +225,10 @@ class Machine:
 
     def _refused(self, event: events.CommandRefused) -> None:
         """Advice that could not be given is no advice: the next round tries again."""
-        self.state.advice.pop(event.token, None)
-        for record in list(self.state.with_token(event.token)):
+        key = advice_key(event.token, event.task)
+        self.state.advice.pop(key, None)
+        concerned = [one for one in self.state.with_token(event.token) if one.advice_key == key]
+        for record in concerned:
             text = f"advice could not be given: {event.text}"
             self.state.put(record.explained(record.reason, event.at_s, text))
 
@@ -242,36 +246,33 @@ class Machine:
         commands: list[Command] = []
         placed: set[str] = set()
         for verdict in found.verdicts:
-            token = verdict.record.token
-            if token not in placed:
-                commands += self._advised(verdict.record, verdict.found, at_s)
-            else:
-                self._explain(verdict.record, verdict.found, at_s)
+            commands += self._advised(verdict.record, verdict.found, at_s)
             if isinstance(verdict.found, Placement) and state.advising:
-                placed.add(token)
-        for token in [token for token in state.advice if token not in placed]:
-            commands += self._withdrawn(token)
+                placed.add(verdict.record.advice_key)
+        for key in [key for key in state.advice if key not in placed]:
+            commands += self._withdrawn(key)
         return commands
 
     def _advised(self, record: JobRecord, found: Placement | Reason, at_s: float) -> list[Command]:
         """Say where one job should start, unless that was said and still holds."""
         self._explain(record, found, at_s)
-        state, token = self.state, record.token
+        state, key = self.state, record.advice_key
         if not isinstance(found, Placement) or not state.advising:
             return []
-        before = state.advice.get(token)
+        before = state.advice.get(key)
         renew = before is None or before.until_s - at_s <= self.rules.lease_s / 2
         if before and before.nodes == found.nodes and not renew:
             return []
-        state.advice[token] = Advice(
-            token=token,
+        state.advice[key] = Advice(
+            token=record.token,
+            task=record.task,
             nodes=found.nodes,
             tasks_per_node=found.tasks_per_node,
             strength=Strength.PREFER,
             until_s=at_s + self.rules.lease_s,
             reason=Reason.ADVISED,
         )
-        return [Advise(state.advice[token])]
+        return [Advise(state.advice[key])]
 
     def _explain(self, record: JobRecord, found: Placement | Reason, at_s: float) -> None:
         """Leave the reason with the job. What stops everybody comes before what stops this one."""
@@ -285,8 +286,9 @@ class Machine:
             reason = Reason.NOT_SEEN_YET
         state.put(record.explained(reason, at_s, text))
 
-    def _withdrawn(self, token: str) -> list[Command]:
-        return [Withdraw(token)] if self.state.advice.pop(token, None) else []
+    def _withdrawn(self, key: str) -> list[Command]:
+        advice = self.state.advice.pop(key, None)
+        return [Withdraw(advice.token, advice.task)] if advice else []
 
     def _field(self, nodes: Mapping[str, NodeSight]) -> Field:
         uses = {name: report.gpus for name, report in self.state.reports.items()}

@@ -50,14 +50,12 @@ def plan(
     left = dict(field.nodes)
     now = Field(left, field.uses, field.topology)
     verdicts: list[Verdict] = []
-    advised: set[str] = set()
     placed = 0
     for record in sorted(waiting, key=_order):
-        found = _found(record, requests[record.token], advice, now, placed, advised)
+        found = _found(record, requests[record.token], advice, now, placed)
         verdicts.append(Verdict(record, found))
         if isinstance(found, Placement):
             placed += 1
-            advised.add(record.token)
             left.update(taken(left, found, requests[record.token].role))
     return Round(tuple(verdicts), left)
 
@@ -68,7 +66,6 @@ def _found(
     advice: Mapping[str, Advice],
     field: Field,
     placed: int,
-    advised: set[str],
 ) -> Placement | Reason:
     if record.sight and (forbidden := from_slurm(record.sight.slurm_reason)):
         return forbidden
@@ -77,8 +74,7 @@ def _found(
     need = need_of(request, record.sight)
     if need is None:
         return Reason.SHAPE_NOT_HANDLED
-    # The tasks of an array share one token: the first of them keeps what was advised.
-    before = advice.get(record.token) if record.token not in advised else None
+    before = advice.get(record.advice_key)
     return place(need, field, before.nodes if before else ())
 
 

@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
 # At run time too: the journal reads these classes back by their annotations.
+from slipstream.core.advice import advice_key
 from slipstream.core.reasons import Reason  # noqa: TC001
 from slipstream.core.sights import JobSight, Standing
 from slipstream.core.story import Line, as_text, told
@@ -82,6 +83,17 @@ class JobRecord:
     """When it came into this phase."""
     sight: JobSight | None = None
     story: tuple[Line, ...] = ()
+
+    @property
+    def task(self) -> int | None:
+        """Its number in its array."""
+        _, _, task = (self.sight.ref if self.sight else "").partition("_")
+        return int(task) if task else None
+
+    @property
+    def advice_key(self) -> str:
+        """What advice for it is known by."""
+        return advice_key(self.token, self.task)
 
     def moved(self, phase: Phase, at_s: float, text: str) -> JobRecord:
         """In another phase; raises if there is no way there."""

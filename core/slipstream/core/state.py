@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class State:
-    """Jobs by key, requests and advice by token, nodes and their reports by name."""
+    """Jobs and advice by their keys, requests by token, nodes and their reports by name."""
 
     mode: Mode = Mode.OBSERVE
     switched_off: bool = False
@@ -96,7 +96,7 @@ def restored(event: StateRestored) -> State:
         switched_off=event.switched_off,
         slurm_away=event.slurm_away,
         requests={request.token: request for request in event.requests},
-        advice={advice.token: advice for advice in event.advice},
+        advice={advice.key: advice for advice in event.advice},
         nodes={node.name: node for node in event.nodes},
         reports={report.node: report for report in event.reports},
         groups=event.groups,

@@ -39,10 +39,10 @@ class BoardSink:
         except (OSError, ValueError) as error:
             raise SinkError(str(error)) from error
 
-    def withdraw(self, token: str) -> None:
+    def withdraw(self, token: str, task: int | None) -> None:
         """Say nothing of this job any more."""
         try:
-            self._board.remove(token)
+            self._board.remove(token, task)
         except (OSError, ValueError) as error:
             raise SinkError(str(error)) from error
 
@@ -61,6 +61,7 @@ class BoardSink:
             nodes=advice.nodes,
             binding=self._advices.Binding(str(advice.strength)),
             until_boot_s=int(self._advices.boot_s() + left_s),
+            task_id=advice.task,
         )
 
 

@@ -137,7 +137,8 @@ class Enactor:
             self._carry_out(command)
         except SinkError as error:
             _LOG.warning("refused: %s: %s", command, error)
-            self._tell(CommandRefused(time.time(), command.token, str(error)))
+            task = command.task if isinstance(command, Advise | Withdraw) else None
+            self._tell(CommandRefused(time.time(), command.token, str(error), task))
             return intention.id, Outcome.REFUSED, str(error)
         return intention.id, Outcome.DONE, ""
 
@@ -145,7 +146,7 @@ class Enactor:
         if isinstance(command, Advise):
             self._sink.advise(command.advice)
         elif isinstance(command, Withdraw):
-            self._sink.withdraw(command.token)
+            self._sink.withdraw(command.token, command.task)
 
     def _enact_all_gone(self) -> None:
         try:

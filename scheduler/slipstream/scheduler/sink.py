@@ -22,10 +22,10 @@ class AdviceSink(Protocol):
     """Takes advice. Doing the same twice is the same as once. Raises `SinkError`."""
 
     def advise(self, advice: Advice) -> None:
-        """Give this advice, in place of any other for its token."""
+        """Give this advice, in place of any other for its token and task."""
         ...
 
-    def withdraw(self, token: str) -> None:
+    def withdraw(self, token: str, task: int | None) -> None:
         """Take it back; no error if there was none."""
         ...
 
@@ -41,7 +41,7 @@ class NoBoard:
         """Say so in the log."""
         _LOG.debug("no advice board: %s is not told of %s", advice.token, advice.nodes)
 
-    def withdraw(self, token: str) -> None:
+    def withdraw(self, token: str, task: int | None) -> None:
         """Nothing was given."""
 
     def replace(self, advice: Sequence[Advice]) -> None:

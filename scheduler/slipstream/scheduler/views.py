@@ -27,7 +27,7 @@ def job(state: State, record: JobRecord) -> View:
     """One job."""
     sight = record.sight
     request = state.requests.get(record.token)
-    advice = state.advice.get(record.token)
+    advice = state.advice.get(record.advice_key)
     waits = record.phase in (Phase.WAITING, Phase.SUBMITTED)
     return {
         "job": sight.ref if sight else None,
@@ -58,7 +58,7 @@ def why(state: State, name: str) -> View | None:
     record = _named(state, name)
     if record is None:
         return None
-    advice = state.advice.get(record.token)
+    advice = state.advice.get(record.advice_key)
     sight = record.sight
     return {
         **job(state, record),
