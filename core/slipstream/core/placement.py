@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _USE_BUCKET_PCT: Final = 10
 """Use within one bucket counts as equal: it is noise, and advice should not follow noise."""
-_MOST_COMPARISONS: Final = 20_000
+_MOST_COMPARISONS: Final = 2_000
 """Beyond that fewer starting points are tried: an answer in time beats the last bit of nearness."""
 
 Score = tuple[int, int]
@@ -91,6 +91,8 @@ def need_of(request: Request, sight: JobSight | None = None) -> Need | None:
 
 def place(need: Need, field: Field, keep: Sequence[str] = ()) -> Placement | Reason:
     """Nodes for a job, or why there are none. Nodes it was given before are kept while they do."""
+    if kept := _kept(need, field, keep):
+        return kept
     allowed = [node for node in field.nodes.values() if _may_use(node, need)]
     shape = _shape(need, allowed)
     big_enough = [node for node in allowed if _could_hold(node, need, shape)]
@@ -102,10 +104,24 @@ def place(need: Need, field: Field, keep: Sequence[str] = ()) -> Placement | Rea
     fitting = {node.name: node for node in free if _rest_is_free(node, need, shape)}
     if len(fitting) < len(shape.nodes):
         return Reason.NO_FREE_CPU_OR_MEMORY
-    if len(keep) == len(shape.nodes) and all(name in fitting for name in keep):
-        return replace(shape, nodes=tuple(keep))
     scores = {name: _score(node, need, shape, field) for name, node in fitting.items()}
     return replace(shape, nodes=_best(scores, len(shape.nodes), field.topology))
+
+
+def _kept(need: Need, field: Field, keep: Sequence[str]) -> Placement | None:
+    """The nodes of before if they still do: most jobs of most rounds, so nothing else is looked at.
+
+    How a job is spread may change with the cluster, so that one is placed anew.
+    """
+    nodes = [field.nodes[name] for name in keep if name in field.nodes]
+    if need.spread or len(nodes) != need.nodes:
+        return None
+    shape = _shape(need, ())
+    for node in nodes:
+        enough = _free_seats(node, need.role) >= shape.seats_per_node
+        if not (enough and _may_use(node, need) and _rest_is_free(node, need, shape)):
+            return None
+    return replace(shape, nodes=tuple(keep))
 
 
 def taken(nodes: Mapping[str, NodeSight], placed: Placement, role: Role) -> dict[str, NodeSight]:
@@ -196,39 +212,45 @@ def _best(scores: Mapping[str, Score], count: int, topology: Topology) -> tuple[
     missing = count - len(sure)
     if missing == len(equal) or count == 1:
         return tuple(sorted(ranked[:count]))  # the name settles ties, so replay is exact
-    starts = [sure] if sure else [[name] for name in _one_per_rack(equal, topology)]
-    tries = max(1, _MOST_COMPARISONS // (missing * len(equal)))
-    found = (_grown(start, equal, count, topology) for start in starts[:tries])
+    racks = _by_rack(equal, topology)
+    starts = [sure] if sure else [[names[0]] for names in racks]
+    tries = max(1, _MOST_COMPARISONS // (missing * len(racks)))
+    found = (_grown(start, racks, count, topology) for start in starts[:tries])
     return min(found, key=lambda one: (one[0], one[1]))[1]
 
 
 def _grown(
-    start: Sequence[str], equal: Sequence[str], count: int, topology: Topology
+    start: Sequence[str], racks: Sequence[Sequence[str]], count: int, topology: Topology
 ) -> tuple[int, tuple[str, ...]]:
-    """Nodes added nearest first, and the cost between all of them."""
+    """Nodes added nearest first, and the cost between all of them.
+
+    Nodes of one rack are equally far from everything: only the first free one of each is compared.
+    """
     chosen = list(start)
     total = sum(topology.cost(a, b) for i, a in enumerate(chosen) for b in chosen[:i])
-    far = {
-        name: sum(topology.cost(name, other) for other in chosen)
-        for name in equal
-        if name not in chosen
-    }
+    free = [[name for name in names if name not in chosen] for names in racks]
+    free = [names for names in free if names]
+    far = [sum(topology.cost(names[0], other) for other in chosen) for names in free]
     while len(chosen) < count:
-        nearest = min(far, key=lambda name: (far[name], name))
-        total += far.pop(nearest)
+        at = min(
+            (one for one in range(len(free)) if free[one]), key=lambda one: (far[one], free[one][0])
+        )
+        nearest = free[at].pop(0)
+        total += far[at]
         chosen.append(nearest)
-        for name in far:
-            far[name] += topology.cost(name, nearest)
+        for one, names in enumerate(free):
+            if names:
+                far[one] += topology.cost(names[0], nearest)
     return total, tuple(sorted(chosen))
 
 
-def _one_per_rack(names: Sequence[str], topology: Topology) -> list[str]:
-    """Nodes of one rack are equally far from everything: one start in each is enough."""
-    firsts: dict[str, str] = {}
+def _by_rack(names: Sequence[str], topology: Topology) -> list[list[str]]:
+    """The nodes of each rack, in the order given; a node without one is a rack of its own."""
+    racks: dict[str, list[str]] = {}
     for name in names:
         rack = topology.rack_of(name)
-        firsts.setdefault(rack.name if rack else f"node {name}", name)
-    return list(firsts.values())
+        racks.setdefault(rack.name if rack else f"node {name}", []).append(name)
+    return list(racks.values())
 
 
 def _upwards(amount: int, parts: int) -> int:

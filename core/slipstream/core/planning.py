@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from slipstream.core.placement import Field, Placement, need_of, place, taken
+from slipstream.core.placement import Field, Need, Placement, need_of, place, taken
 from slipstream.core.reasons import Reason, from_slurm
 
 if TYPE_CHECKING:
@@ -50,9 +50,10 @@ def plan(
     left = dict(field.nodes)
     now = Field(left, field.uses, field.topology)
     verdicts: list[Verdict] = []
+    refused: dict[Need, Reason] = {}
     placed = 0
     for record in sorted(waiting, key=_order):
-        found = _found(record, requests[record.token], advice, now, placed)
+        found = _found(record, requests[record.token], advice, now, placed, refused)
         verdicts.append(Verdict(record, found))
         if isinstance(found, Placement):
             placed += 1
@@ -66,6 +67,7 @@ def _found(
     advice: Mapping[str, Advice],
     field: Field,
     placed: int,
+    refused: dict[Need, Reason],
 ) -> Placement | Reason:
     if record.sight and (forbidden := from_slurm(record.sight.slurm_reason)):
         return forbidden
@@ -74,8 +76,14 @@ def _found(
     need = need_of(request, record.sight)
     if need is None:
         return Reason.SHAPE_NOT_HANDLED
+    # Within a round room only shrinks: what was refused once is refused again, without a look.
+    if need in refused:
+        return refused[need]
     before = advice.get(record.advice_key)
-    return place(need, field, before.nodes if before else ())
+    found = place(need, field, before.nodes if before else ())
+    if not isinstance(found, Placement):
+        refused[need] = found
+    return found
 
 
 def _order(record: JobRecord) -> tuple[int, float, str]:
