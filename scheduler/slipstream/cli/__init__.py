@@ -7,7 +7,12 @@ from importlib.metadata import version
 
 import click
 
+from slipstream.cli.gpus import gpus
+from slipstream.cli.jobs import jobs
+from slipstream.cli.mode import mode
 from slipstream.cli.sandbox import sandbox
+from slipstream.cli.scheduler import scheduler
+from slipstream.cli.why import why
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -20,7 +25,13 @@ def main() -> None:
       slipstream sandbox up                    a real Slurm cluster with simulated GPUs
       slipstream sandbox run sinfo             any command, against that cluster
       slipstream sandbox down                  no trace is left
+
+    \b
+    On a cluster that has it:
+      slipstream jobs                          owners, guests, and why jobs wait
+      slipstream why JOBID                     one job's reason and story
     """
 
 
-main.add_command(sandbox)
+for command in (gpus, jobs, mode, sandbox, scheduler, why):
+    main.add_command(command)

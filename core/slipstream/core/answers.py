@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is said about a placement: to the user at submission, and in the story of a waiting job."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from slipstream.core.classes import Role
+from slipstream.core.placement import Placement
+from slipstream.core.reasons import SENTENCE, Reason
+
+if TYPE_CHECKING:
+    from slipstream.core.sights import Request
+
+_MOST_NODES_NAMED: Final = 4
+
+
+def to_user(request: Request, found: Placement | Reason, *, advising: bool) -> str:
+    """One sentence for the terminal of whoever submits."""
+    who = f"{request.job_class} {request.role}"
+    if not isinstance(found, Placement):
+        return f"{who}, it will wait: {_lowered(SENTENCE[found])}"
+    seat = "GPUs" if request.role is Role.OWNER else "seats"
+    if advising:
+        return f"{who}, {seat} are free on {_named(found.nodes)}."
+    return f"{who}, {seat} are free on {_named(found.nodes)}; Slurm decides where it starts."
+
+
+def to_waiting(found: Placement | Reason, *, advising: bool) -> tuple[Reason, str]:
+    """The reason of a waiting job and the line in its story."""
+    if not isinstance(found, Placement):
+        return found, _lowered(SENTENCE[found]).rstrip(".")
+    if advising:
+        return Reason.ADVISED, f"advised to start on {_named(found.nodes)}"
+    return Reason.WOULD_ADVISE, f"would be advised to start on {_named(found.nodes)}"
+
+
+def _named(nodes: tuple[str, ...]) -> str:
+    if len(nodes) <= _MOST_NODES_NAMED:
+        return ", ".join(nodes)
+    return f"{', '.join(nodes[:_MOST_NODES_NAMED])} and {len(nodes) - _MOST_NODES_NAMED} more"
+
+
+def _lowered(sentence: str) -> str:
+    return sentence[0].lower() + sentence[1:]

@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is to be done, in the imperative. Each can be carried out: see docs/architecture.md.
+
+Carrying one out twice must be the same as once: after a crash it may be.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TypeAlias
+
+# At run time too: the journal reads these classes back by their annotations.
+from slipstream.core.advice import Advice  # noqa: TC001
+from slipstream.core.classes import JobClass, Role  # noqa: TC001
+
+
+@dataclass(frozen=True, slots=True)
+class Admit:
+    """Take a submitted job in, and tell its user `message`."""
+
+    token: str
+    job_class: JobClass
+    role: Role
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Advise:
+    """Put this advice on the board, in place of any other for the same token."""
+
+    advice: Advice
+
+    @property
+    def token(self) -> str:
+        """Whose job it is about."""
+        return self.advice.token
+
+    @property
+    def task(self) -> int | None:
+        """Which task of an array."""
+        return self.advice.task
+
+
+@dataclass(frozen=True, slots=True)
+class Withdraw:
+    """Take the advice for this token, or for one task of an array with it, off the board."""
+
+    token: str
+    task: int | None = None
+
+
+class Arrival(StrEnum):
+    """How an admission ended."""
+
+    SEEN = "seen"
+    """Slurm has the job."""
+    LOST = "lost"
+    """It never came: refused after us, or Slurm went down over it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settle:
+    """Close the admission of this token in the journal."""
+
+    token: str
+    arrival: Arrival
+    ref: str = ""
+
+
+Command: TypeAlias = Admit | Advise | Withdraw | Settle

@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What happened, in the past tense, stamped `at_s` by whoever saw it.
+
+These are the only way into the machine, and what the journal keeps: config and journal give the
+same commands again. Seconds are since 1970.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+# At run time too: the journal reads these classes back by their annotations.
+from slipstream.core.advice import Advice  # noqa: TC001
+from slipstream.core.classes import Mode  # noqa: TC001
+from slipstream.core.records import JobRecord  # noqa: TC001
+from slipstream.core.sights import (  # noqa: TC001
+    GpuUse,
+    JobSight,
+    NodeSight,
+    Request,
+    Training,
+)
+from slipstream.core.topology import Group  # noqa: TC001
+
+
+@dataclass(frozen=True, slots=True)
+class JobSubmitted:
+    """A user submits a job with our flags; it has no number yet."""
+
+    at_s: float
+    request: Request
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterSeen:
+    """One look at Slurm: what is new, what differs, what is gone.
+
+    `complete` if these are all jobs and nodes there are, so that what is not in it is gone.
+    """
+
+    at_s: float
+    jobs: tuple[JobSight, ...] = ()
+    jobs_gone: tuple[str, ...] = ()
+    nodes: tuple[NodeSight, ...] = ()
+    nodes_gone: tuple[str, ...] = ()
+    complete: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TopologyRead:
+    """Which nodes are near each other."""
+
+    at_s: float
+    groups: tuple[Group, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeReported:
+    """The coordinator of a node says how its GPUs are used."""
+
+    at_s: float
+    node: str
+    gpus: tuple[GpuUse, ...] = ()
+    jobs: tuple[Training, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SlurmLost:
+    """Slurm's controller does not answer."""
+
+    at_s: float
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class SlurmFound:
+    """It answers again."""
+
+    at_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class ModeChanged:
+    """An operator chose another mode."""
+
+    at_s: float
+    mode: Mode
+
+
+@dataclass(frozen=True, slots=True)
+class SwitchedOff:
+    """Somebody threw the kill switch."""
+
+    at_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class SwitchedOn:
+    """The kill switch is gone."""
+
+    at_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class CommandRefused:
+    """What was commanded about a job could not be carried out."""
+
+    at_s: float
+    token: str
+    text: str
+    task: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TimerFired:
+    """The time the machine asked to be woken at has come."""
+
+    at_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateRestored:
+    """Everything the machine knew at some time, so that older events are not needed any more."""
+
+    at_s: float
+    mode: Mode
+    switched_off: bool = False
+    slurm_away: bool = False
+    jobs: tuple[JobRecord, ...] = ()
+    requests: tuple[Request, ...] = ()
+    advice: tuple[Advice, ...] = ()
+    nodes: tuple[NodeSight, ...] = ()
+    reports: tuple[NodeReported, ...] = ()
+    groups: tuple[Group, ...] = ()
+
+
+Event: TypeAlias = (
+    JobSubmitted
+    | ClusterSeen
+    | TopologyRead
+    | NodeReported
+    | SlurmLost
+    | SlurmFound
+    | ModeChanged
+    | SwitchedOff
+    | SwitchedOn
+    | CommandRefused
+    | TimerFired
+    | StateRestored
+)

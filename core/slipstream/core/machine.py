@@ -1,0 +1,300 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The cluster's decisions: told what happened, it answers with what to do. The only door of core.
+
+No clock and no I/O: the live daemon, the simulator and a replay differ only in who makes the events
+and who carries out the commands. The same events give the same commands.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final, assert_never
+
+from slipstream.core import answers, events
+from slipstream.core.advice import Advice, advice_key
+from slipstream.core.classes import Mode, Strength
+from slipstream.core.commands import Admit, Advise, Arrival, Settle, Withdraw
+from slipstream.core.placement import Field, Placement, need_of, place, taken
+from slipstream.core.planning import plan
+from slipstream.core.reasons import Reason
+from slipstream.core.records import PHASE_OF, JobRecord, Phase, unseen_key
+from slipstream.core.state import State, restored
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from slipstream.core.commands import Command
+    from slipstream.core.events import Event
+    from slipstream.core.sights import JobSight, NodeSight
+
+_REASON_OF: Final[Mapping[Phase, Reason]] = {
+    Phase.SUBMITTED: Reason.NOT_SEEN_YET,
+    Phase.LOST: Reason.NEVER_ARRIVED,
+    Phase.RUNNING: Reason.RUNNING,
+    Phase.SUSPENDED: Reason.SUSPENDED,
+    Phase.COMPLETING: Reason.COMPLETING,
+    Phase.ENDED: Reason.ENDED,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
+    """What a site can set about decisions."""
+
+    mode: Mode = Mode.OBSERVE
+    """Until a ModeChanged says otherwise."""
+    lease_s: float = 60.0
+    """How long advice holds without being renewed; it is renewed when half of that is over."""
+    arrival_s: float = 60.0
+    """How long a submitted job may take into Slurm's queue before it counts as lost."""
+    forget_s: float = 600.0
+    """How long a lost one is remembered for its user's question."""
+
+
+class Machine:
+    """`handle` is the only door. Reading `state` is free, changing it is not."""
+
+    def __init__(self, rules: Rules | None = None) -> None:
+        self.rules = rules or Rules()
+        self.state = State(mode=self.rules.mode)
+        self._left: Mapping[str, NodeSight] = {}
+        self._stale = False
+
+    def handle(self, event: Event) -> list[Command]:  # noqa: C901, PLR0911, PLR0912 (a table)
+        """Take in what happened and say what to do."""
+        state = self.state
+        match event:
+            case events.JobSubmitted():
+                return self._submitted(event)
+            case events.ClusterSeen():
+                return self._looked(event)
+            case events.NodeReported():
+                state.reports[event.node] = event
+                self._stale = True
+                return []
+            case events.TopologyRead():
+                state.groups = event.groups
+                self._stale = True
+                return []
+            case events.ModeChanged():
+                state.mode = event.mode
+            case events.SwitchedOff():
+                state.switched_off = True
+            case events.SwitchedOn():
+                state.switched_off = False
+            case events.SlurmLost():
+                state.slurm_away = True
+            case events.SlurmFound():
+                state.slurm_away = False
+            case events.CommandRefused():
+                self._refused(event)
+                return []
+            case events.TimerFired():
+                return self._timer(event)
+            case events.StateRestored():
+                self.state = restored(event)
+            case _:
+                assert_never(event)
+        return self._planned(event.at_s)
+
+    def wakes_at_s(self) -> float | None:
+        """When it wants a TimerFired; 0 for as soon as convenient, None for never."""
+        if self._stale:
+            return 0.0
+        half_s = self.rules.lease_s / 2
+        due = [advice.until_s - half_s for advice in self.state.advice.values()]
+        due += [
+            record.since_s + self._patience_s(record)
+            for record in self.state.jobs.values()
+            if record.phase in (Phase.SUBMITTED, Phase.LOST)
+        ]
+        return min(due, default=None)
+
+    def _submitted(self, event: events.JobSubmitted) -> list[Command]:
+        """Answer from what the last round of planning left: the submission waits for it."""
+        request, state = event.request, self.state
+        state.requests[request.token] = request
+        record = JobRecord(
+            key=unseen_key(request.token),
+            token=request.token,
+            phase=Phase.SUBMITTED,
+            reason=Reason.NOT_SEEN_YET,
+            since_s=event.at_s,
+        ).explained(
+            Reason.NOT_SEEN_YET, event.at_s, f"submitted as {request.job_class} {request.role}"
+        )
+        state.put(record)
+        need = need_of(request)
+        found = place(need, self._field(self._left)) if need else Reason.SHAPE_NOT_HANDLED
+        message = answers.to_user(request, found, advising=state.advising)
+        commands: list[Command] = [Admit(request.token, request.job_class, request.role, message)]
+        if isinstance(found, Placement):
+            self._left = {**self._left, **taken(self._left, found, request.role)}
+        return commands + self._advised(record, found, event.at_s)
+
+    def _looked(self, event: events.ClusterSeen) -> list[Command]:
+        state = self.state
+        commands: list[Command] = []
+        for name in event.nodes_gone:
+            state.nodes.pop(name, None)
+            state.reports.pop(name, None)
+        if event.complete:
+            state.nodes.clear()
+        state.nodes.update((node.name, node) for node in event.nodes)
+        for sight in event.jobs:
+            commands += self._seen(sight, event.at_s)
+        for key in event.jobs_gone:
+            commands += self._gone(key)
+        if event.complete:
+            shown = {sight.ref for sight in event.jobs}
+            for key in [one.key for one in state.jobs.values() if one.sight]:
+                commands += self._gone(key) if key not in shown else []
+        return commands + self._planned(event.at_s)
+
+    def _seen(self, sight: JobSight, at_s: float) -> list[Command]:
+        """A job is in Slurm's queue, as told by Slurm."""
+        phase = PHASE_OF[sight.standing]
+        record = self.state.jobs.get(sight.ref)
+        settled: list[Command] = []
+        if record is not None and sight.request and not record.token:
+            self.state.drop(sight.ref)  # it was marked after we first saw it
+            record = None
+        if record is None:
+            record, settled = self._first_seen(sight, phase, at_s)
+        reason = _REASON_OF.get(phase, Reason.LEFT_TO_SLURM if not record.token else record.reason)
+        moved = record.moved(phase, at_s, _told(sight)) if phase is not record.phase else record
+        self.state.put(replace(moved, key=sight.ref, sight=sight, reason=reason))
+        return settled
+
+    def _first_seen(
+        self, sight: JobSight, phase: Phase, at_s: float
+    ) -> tuple[JobRecord, list[Command]]:
+        """The announced job it is, or one we hear of for the first time."""
+        asked = sight.request
+        if asked is None:
+            plain = JobRecord(
+                key=sight.ref, phase=phase, reason=Reason.LEFT_TO_SLURM, since_s=at_s, sight=sight
+            )
+            return plain, []
+        # The marker tells less than the submission did: it counts only if that was never heard.
+        self.state.requests.setdefault(asked.token, asked)
+        announced = self.state.drop(unseen_key(asked.token))
+        if announced is None:
+            siblings = any(self.state.with_token(asked.token))
+            fresh = JobRecord(
+                key=sight.ref,
+                token=asked.token,
+                phase=phase,
+                reason=_REASON_OF.get(phase, Reason.NOT_SEEN_YET),
+                since_s=at_s,
+            ).explained(Reason.NOT_SEEN_YET, at_s, _told(sight))
+            return fresh, [] if siblings else [Settle(asked.token, Arrival.SEEN, sight.ref)]
+        return announced, [Settle(asked.token, Arrival.SEEN, sight.ref)]
+
+    def _gone(self, key: str) -> list[Command]:
+        """Slurm has forgotten a job; with its last task a submission is over."""
+        record = self.state.drop(key)
+        if record is None or not record.token:
+            return []
+        if not any(self.state.with_token(record.token)):
+            self.state.requests.pop(record.token, None)
+        return self._withdrawn(record.advice_key)
+
+    def _timer(self, event: events.TimerFired) -> list[Command]:
+        commands: list[Command] = []
+        overdue = [
+            record
+            for record in self.state.jobs.values()
+            if record.phase in (Phase.SUBMITTED, Phase.LOST)
+            and record.since_s + self._patience_s(record) <= event.at_s
+        ]
+        for record in overdue:
+            if record.phase is Phase.LOST:
+                commands += self._gone(record.key)
+            elif not self.state.slurm_away:
+                lost = record.moved(Phase.LOST, event.at_s, "it never came into Slurm's queue")
+                self.state.put(replace(lost, reason=Reason.NEVER_ARRIVED))
+                commands.append(Settle(record.token, Arrival.LOST))
+                commands += self._withdrawn(record.advice_key)
+            else:  # nobody knows while Slurm is away: look again later
+                self.state.put(replace(record, since_s=event.at_s))
+        return commands + self._planned(event.at_s)
+
+    def _patience_s(self, record: JobRecord) -> float:
+        return self.rules.forget_s if record.phase is Phase.LOST else self.rules.arrival_s
+
+    def _refused(self, event: events.CommandRefused) -> None:
+        """Advice that could not be given is no advice: the next round tries again."""
+        key = advice_key(event.token, event.task)
+        self.state.advice.pop(key, None)
+        concerned = [one for one in self.state.with_token(event.token) if one.advice_key == key]
+        for record in concerned:
+            text = f"advice could not be given: {event.text}"
+            self.state.put(record.explained(record.reason, event.at_s, text))
+
+    def _planned(self, at_s: float) -> list[Command]:
+        """A round of planning over everything that waits, and what follows from it."""
+        state = self.state
+        self._stale = False
+        waiting = [
+            record
+            for record in state.jobs.values()
+            if record.token and record.phase in (Phase.WAITING, Phase.SUBMITTED)
+        ]
+        found = plan(waiting, state.requests, state.advice, self._field(state.nodes))
+        self._left = found.left
+        commands: list[Command] = []
+        placed: set[str] = set()
+        for verdict in found.verdicts:
+            commands += self._advised(verdict.record, verdict.found, at_s)
+            if isinstance(verdict.found, Placement) and state.advising:
+                placed.add(verdict.record.advice_key)
+        for key in [key for key in state.advice if key not in placed]:
+            commands += self._withdrawn(key)
+        return commands
+
+    def _advised(self, record: JobRecord, found: Placement | Reason, at_s: float) -> list[Command]:
+        """Say where one job should start, unless that was said and still holds."""
+        self._explain(record, found, at_s)
+        state, key = self.state, record.advice_key
+        if not isinstance(found, Placement) or not state.advising:
+            return []
+        before = state.advice.get(key)
+        renew = before is None or before.until_s - at_s <= self.rules.lease_s / 2
+        if before and before.nodes == found.nodes and not renew:
+            return []
+        state.advice[key] = Advice(
+            token=record.token,
+            task=record.task,
+            nodes=found.nodes,
+            tasks_per_node=found.tasks_per_node,
+            strength=Strength.PREFER,
+            until_s=at_s + self.rules.lease_s,
+            reason=Reason.ADVISED,
+        )
+        return [Advise(state.advice[key])]
+
+    def _explain(self, record: JobRecord, found: Placement | Reason, at_s: float) -> None:
+        """Leave the reason with the job. What stops everybody comes before what stops this one."""
+        state = self.state
+        reason, text = answers.to_waiting(found, advising=state.advising)
+        if state.slurm_away:
+            reason, text = Reason.SLURM_AWAY, "Slurm's controller does not answer"
+        elif state.switched_off:
+            reason, text = Reason.SWITCHED_OFF, "Slipstream is switched off"
+        elif record.phase is Phase.SUBMITTED:
+            reason = Reason.NOT_SEEN_YET
+        state.put(record.explained(reason, at_s, text))
+
+    def _withdrawn(self, key: str) -> list[Command]:
+        advice = self.state.advice.pop(key, None)
+        return [Withdraw(advice.token, advice.task)] if advice else []
+
+    def _field(self, nodes: Mapping[str, NodeSight]) -> Field:
+        uses = {name: report.gpus for name, report in self.state.reports.items()}
+        return Field(nodes, uses, self.state.topology)
+
+
+def _told(sight: JobSight) -> str:
+    where = f" on {','.join(sight.nodes)}" if sight.nodes else ""
+    return f"{sight.standing} as job {sight.ref}{where}"

@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What was asked for and what was seen, as the core knows it. Frozen data, units in the names.
+
+Nothing here knows how Slurm writes it: who watches Slurm translates.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+# At run time too: the journal reads these classes back by their annotations.
+from slipstream.core.classes import JobClass, Per, Role  # noqa: TC001
+
+
+@dataclass(frozen=True, slots=True)
+class Gpus:
+    """So many GPUs per node, job, task or socket."""
+
+    per: Per
+    count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What a user asked for with our flags, from the submission or from the job's marker."""
+
+    token: str
+    job_class: JobClass
+    role: Role
+    gpus: Gpus
+    weight: int = 1
+    nodes_min: int = 1
+    tasks: int = 1
+    cpus_per_task: int = 1
+    memory_mib_per_node: int = 0
+    partition: str = ""
+    uid: int = 0
+    name: str = ""
+
+
+class Standing(StrEnum):
+    """Where Slurm has a job."""
+
+    WAITING = "waiting"
+    RUNNING = "running"
+    SUSPENDED = "suspended"
+    COMPLETING = "completing"
+    ENDED = "ended"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobSight:
+    """A job as Slurm has it; `request` for one that carries our marker."""
+
+    ref: str
+    """12, or 12_3 for the task of an array."""
+    standing: Standing
+    name: str = ""
+    user: str = ""
+    uid: int = 0
+    partition: str = ""
+    priority: int = 0
+    submitted_at_s: int = 0
+    nodes: tuple[str, ...] = ()
+    excluded_nodes: tuple[str, ...] = ()
+    required_nodes: tuple[str, ...] = ()
+    gpus: int = 0
+    """GPUs it holds."""
+    slots: int = 0
+    """Guest slots it holds."""
+    slurm_reason: str = ""
+    slurm_text: str = ""
+    request: Request | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeSight:
+    """A node as Slurm has it."""
+
+    name: str
+    takes_jobs: bool = True
+    state: str = ""
+    partitions: tuple[str, ...] = ()
+    gpus: int = 0
+    gpus_used: int = 0
+    slots: int = 0
+    slots_used: int = 0
+    cpus: int = 0
+    cpus_used: int = 0
+    memory_mib: int = 0
+    memory_used_mib: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuUse:
+    """One GPU as the coordinator of its node measured it."""
+
+    index: int
+    uuid: str = ""
+    use_pct: float = 0.0
+    memory_used_mib: int = 0
+    memory_mib: int = 0
+    owner_job: str | None = None
+    guest_jobs: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Training:
+    """What a job's hook told of it."""
+
+    ref: str
+    phase: str = ""
+    minibatch: int | None = None
+    minibatch_ms: float | None = None

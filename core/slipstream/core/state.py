@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Everything the machine remembers, as one event that brings it back.
+
+A journal may begin with such an event instead of all that came before it: the commands after it
+are the same (tests/property/test_core_machine.py).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from slipstream.core.classes import Mode
+from slipstream.core.events import NodeReported, StateRestored
+from slipstream.core.topology import Group, Topology, flat
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from slipstream.core.advice import Advice
+    from slipstream.core.records import JobRecord
+    from slipstream.core.sights import NodeSight, Request
+
+
+@dataclass(slots=True)
+class State:
+    """Jobs and advice by their keys, requests by token, nodes and their reports by name."""
+
+    mode: Mode = Mode.OBSERVE
+    switched_off: bool = False
+    slurm_away: bool = False
+    jobs: dict[str, JobRecord] = field(default_factory=dict)
+    requests: dict[str, Request] = field(default_factory=dict)
+    advice: dict[str, Advice] = field(default_factory=dict)
+    nodes: dict[str, NodeSight] = field(default_factory=dict)
+    reports: dict[str, NodeReported] = field(default_factory=dict)
+    groups: tuple[Group, ...] = ()
+    _keys_of: dict[str, dict[str, None]] = field(default_factory=dict)
+    """The jobs of each token, in the order they came: arrays have thousands."""
+    _topology: tuple[tuple[str, ...], tuple[Group, ...], Topology] | None = None
+
+    def put(self, record: JobRecord) -> None:
+        """Keep a job, in place of what was known under its key."""
+        self.jobs[record.key] = record
+        if record.token:
+            self._keys_of.setdefault(record.token, {})[record.key] = None
+
+    def drop(self, key: str) -> JobRecord | None:
+        """Forget a job; returns what was known of it."""
+        record = self.jobs.pop(key, None)
+        if record and record.token:
+            keys = self._keys_of[record.token]
+            del keys[key]
+            if not keys:
+                del self._keys_of[record.token]
+        return record
+
+    @property
+    def topology(self) -> Topology:
+        """As it was read; one rack of all nodes before that."""
+        names = () if self.groups else tuple(sorted(self.nodes))
+        if self._topology is None or self._topology[:2] != (names, self.groups):
+            built = Topology(self.groups) if self.groups or not names else flat(names)
+            self._topology = (names, self.groups, built)
+        return self._topology[2]
+
+    @property
+    def advising(self) -> bool:
+        """Whether advice is carried out."""
+        return self.mode is not Mode.OBSERVE and not self.switched_off
+
+    def with_token(self, token: str) -> Iterator[JobRecord]:
+        """The jobs of one submission: one, or the tasks of an array."""
+        return (self.jobs[key] for key in self._keys_of.get(token, ()))
+
+    def remembered(self, at_s: float) -> StateRestored:
+        """All of it, as an event."""
+        return StateRestored(
+            at_s=at_s,
+            mode=self.mode,
+            switched_off=self.switched_off,
+            slurm_away=self.slurm_away,
+            jobs=tuple(self.jobs.values()),
+            requests=tuple(self.requests.values()),
+            advice=tuple(self.advice.values()),
+            nodes=tuple(self.nodes.values()),
+            reports=tuple(self.reports.values()),
+            groups=self.groups,
+        )
+
+
+def restored(event: StateRestored) -> State:
+    """The state an event tells of."""
+    state = State(
+        mode=event.mode,
+        switched_off=event.switched_off,
+        slurm_away=event.slurm_away,
+        requests={request.token: request for request in event.requests},
+        advice={advice.key: advice for advice in event.advice},
+        nodes={node.name: node for node in event.nodes},
+        reports={report.node: report for report in event.reports},
+        groups=event.groups,
+    )
+    for record in event.jobs:
+        state.put(record)
+    return state

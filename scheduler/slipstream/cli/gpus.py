@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`slipstream gpus`: every GPU, its owner, its guests and how much it is used."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from slipstream.cli.daemon_api import ask, json_option, run_dir_option, show_json
+from slipstream.cli.jobs import banner_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@click.command()
+@run_dir_option
+@json_option
+def gpus(run_dir: Path, *, as_json: bool) -> None:
+    """Show the GPUs of each node: owned and guest seats, and use where a coordinator reports."""
+    answer = ask(run_dir, "/v1/gpus")
+    if as_json:
+        show_json(answer)
+        return
+    table = Table(
+        "node", "state", "owned", "seats", "GPU", "use %", "memory MiB", "owner", "guests"
+    )
+    for node in answer["nodes"]:
+        for row in _rows(node):
+            table.add_row(*row)
+    console = Console()
+    console.print(table)
+    if banner := banner_of(answer):
+        console.print(banner, style="yellow")
+
+
+def _rows(node: dict[str, Any]) -> list[list[str]]:
+    """One line per GPU; a node nobody reports about has one line with Slurm's counts."""
+    state = node["state"].lower() + ("" if node["takes_jobs"] else ", closed")
+    head = [
+        node["node"],
+        state,
+        f"{node['gpus_used']}/{node['gpus']}",
+        f"{node['slots_used']}/{node['slots']}",
+    ]
+    if not node["devices"]:
+        return [[*head, "", "not reported", "", "", ""]]
+    rows = [
+        [
+            str(gpu["index"]),
+            f"{gpu['use_pct']:.0f}",
+            f"{gpu['memory_used_mib']} / {gpu['memory_mib']}",
+            gpu["owner_job"] or "",
+            ",".join(gpu["guest_jobs"]),
+        ]
+        for gpu in node["devices"]
+    ]
+    return [[*(head if number == 0 else [""] * 4), *row] for number, row in enumerate(rows)]

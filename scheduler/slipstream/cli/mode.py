@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`slipstream mode`: how much of what is decided is carried out, and the kill switch."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from slipstream.cli.daemon_api import ask, json_option, run_dir_option, show_json, tell
+from slipstream.core.classes import Mode
+
+_SAYS: Final = {
+    Mode.OBSERVE: "nothing is changed; 'slipstream why' says what would be done",
+    Mode.ADVISE: "jobs are placed",
+    Mode.ENFORCE: "jobs are placed, and GPUs shared",
+}
+_DEFAULT_SWITCH: Final = "/etc/slipstream/disable"
+
+
+@click.command()
+@run_dir_option
+@json_option
+@click.argument("mode", required=False, type=click.Choice([str(one) for one in Mode]))
+@click.option(
+    "--disable/--enable",
+    "thrown",
+    default=None,
+    help="Throw the kill switch, or take it back. Works without the daemon.",
+)
+@click.option(
+    "--disable-file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    default=lambda: os.environ.get("SLIPSTREAM_DISABLE_FILE", _DEFAULT_SWITCH),
+    show_default=f"$SLIPSTREAM_DISABLE_FILE or {_DEFAULT_SWITCH}",
+    help="The kill switch: thrown while this file exists.",
+)
+def mode(
+    run_dir: Path, mode: str | None, disable_file: Path, *, as_json: bool, thrown: bool | None
+) -> None:
+    """Show or set the mode: observe, advise or enforce. Setting it is for root and Slurm's user.
+
+    \b
+    Examples:
+      slipstream mode
+      slipstream mode advise
+      slipstream mode --disable        the same as: touch /etc/slipstream/disable
+    """
+    if thrown is not None:
+        _throw(disable_file, thrown=thrown)
+        if mode is None:
+            return
+    answer = tell(run_dir, "/v1/mode", {"mode": mode}) if mode else ask(run_dir, "/v1/mode")
+    if as_json:
+        show_json(answer)
+    else:
+        click.echo(_sentence(answer))
+
+
+def _throw(path: Path, *, thrown: bool) -> None:
+    try:
+        if thrown:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.touch()
+        else:
+            path.unlink(missing_ok=True)
+    except OSError as error:
+        raise click.ClickException(f"{path}: {error.strerror}") from error
+    click.echo("switched off: Slurm decides alone" if thrown else "switched on")
+
+
+def _sentence(answer: dict[str, Any]) -> str:
+    if answer["switched_off"]:
+        return f"{answer['mode']}, but switched off: Slurm decides alone"
+    return f"{answer['mode']}: {_SAYS[Mode(answer['mode'])]}"

@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`slipstream why JOBID`: why a job is where it is, ours and Slurm's reason side by side."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+import click
+
+from slipstream.cli.daemon_api import ask, json_option, run_dir_option, show_json
+from slipstream.cli.jobs import banner_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@click.command()
+@run_dir_option
+@json_option
+@click.argument("job")
+def why(run_dir: Path, job: str, *, as_json: bool) -> None:
+    """Say why JOB is where it is. JOB is a number, or ARRAY_TASK such as 12_3."""
+    answer = ask(run_dir, f"/v1/why/{quote(job, safe='')}")
+    if as_json:
+        show_json(answer)
+        return
+    for line in _lines(answer["why"]):
+        click.echo(line)
+    if banner := banner_of(answer):
+        click.echo(banner)
+
+
+def _lines(why: dict[str, Any]) -> list[str]:
+    name = f" ({why['name']})" if why["name"] else ""
+    what = f", {why['class']} {why['role']}" if why["class"] else ""
+    lines = [
+        f"job {why['job'] or 'not numbered yet'}{name}: {why['phase']}{what}",
+        f"  {why['sentence']} [{why['reason']}]",
+    ]
+    if why["slurm_says"]:
+        lines.append(f"  Slurm says: {why['slurm_says']}")
+    if why["slurm_text"]:
+        lines.append(f"  Slurm adds: {why['slurm_text']}")
+    if why["nodes"]:
+        lines.append(f"  nodes: {', '.join(why['nodes'])}")
+    if why["advice"]:
+        lines.append(f"  advised: {', '.join(why['advice']['nodes'])}, {why['advice']['strength']}")
+    if why["story"]:
+        lines.append("  what happened:")
+        lines += [f"    {_clock(line['at_s'])}  {line['text']}" for line in why["story"]]
+    return lines
+
+
+def _clock(at_s: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at_s))

@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The HTTP API: what is known, for everybody on this machine to read; the mode, for operators.
+
+Who may change something is known by the peer of the Unix socket; a port of loopback only reads.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from starlette.applications import Starlette
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from slipstream.core.classes import Mode
+from slipstream.scheduler import metrics, views
+from slipstream.scheduler.messages import MessageError, read_report
+from slipstream.scheduler.peers import BY_UID
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from starlette.requests import Request
+
+    from slipstream.core.events import NodeReported
+    from slipstream.core.state import State
+    from slipstream.scheduler.engine import Engine
+
+_LOG = logging.getLogger(__name__)
+_MOST_BODY_BYTES: Final = 4 << 20
+_METRICS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+
+
+@dataclass(frozen=True, slots=True)
+class Api:
+    """The application's parts.
+
+    Args:
+        engine: what is shown, and told of a new mode.
+        behind: how many events are not on disk yet.
+        trusted: uids that may change something.
+        told: called with each report of a node.
+    """
+
+    engine: Engine
+    behind: Callable[[], int]
+    trusted: frozenset[int]
+    told: Callable[[NodeReported], None]
+
+    def application(self) -> Starlette:
+        """All routes."""
+        return Starlette(
+            routes=[
+                Route("/v1/jobs", self.jobs),
+                Route("/v1/gpus", self.gpus),
+                Route("/v1/why/{job}", self.why),
+                Route("/v1/mode", self.mode, methods=["GET"]),
+                Route("/v1/mode", self.set_mode, methods=["POST"]),
+                Route("/v1/events", self.take_reports, methods=["POST"]),
+                Route("/v1/health", self.health),
+                Route("/metrics", self.metrics),
+            ]
+        )
+
+    @property
+    def _state(self) -> State:
+        return self.engine.machine.state  # anew each time: the machine may replace it
+
+    async def jobs(self, request: Request) -> Response:
+        """Every job; `?ended=1` for those that have ended, too."""
+        ended = request.query_params.get("ended") == "1"
+        return self._answer(jobs=views.jobs(self._state, ended=ended))
+
+    async def gpus(self, _request: Request) -> Response:
+        """Every node with its GPUs."""
+        return self._answer(nodes=views.nodes(self._state))
+
+    async def why(self, request: Request) -> Response:
+        """One job."""
+        name = request.path_params["job"]
+        found = views.why(self._state, name)
+        if found is None:
+            return _error(404, f"job {name!r} is not known here: it ended long ago or never was")
+        return self._answer(why=found)
+
+    async def mode(self, _request: Request) -> Response:
+        """What is carried out."""
+        return self._answer()
+
+    async def set_mode(self, request: Request) -> Response:
+        """`{"mode": "advise"}`."""
+        if not self._may_change(request):
+            return _error(403, "only root and Slurm's user may change the mode, on the socket")
+        body = await _body(request)
+        try:
+            asked: Any = json.loads(body or b"")
+            mode = Mode(asked["mode"])
+        except (KeyError, TypeError, ValueError):
+            known = [str(one) for one in Mode]
+            return _error(400, f'not understood: {body!r:.100}; say {{"mode": one of {known}}}')
+        self.engine.set_mode(mode)
+        return self._answer()
+
+    async def take_reports(self, request: Request) -> Response:
+        """Lines of JSON, one report each: all or none."""
+        if not self._may_change(request):
+            return _error(403, "only root and Slurm's user may report about nodes, on the socket")
+        body = await _body(request)
+        if body is None:
+            return _error(413, f"at most {_MOST_BODY_BYTES} bytes at once")
+        try:
+            reports = [read_report(line) for line in body.splitlines() if line.strip()]
+        except MessageError as error:
+            self.engine.counters.bad_reports += 1
+            _LOG.warning("a report was not understood: %s", error)
+            return _error(400, str(error))
+        for report in reports:
+            self.told(report)
+        return JSONResponse({"v": 1, "taken": len(reports)})
+
+    async def health(self, _request: Request) -> Response:
+        """200 while all is well."""
+        away = self._state.slurm_away
+        told = {"v": 1, "well": not away, "slurm_away": away, "journal_behind": self.behind()}
+        return JSONResponse(told, status_code=503 if away else 200)
+
+    async def metrics(self, _request: Request) -> Response:
+        """For Prometheus."""
+        return Response(metrics.exposition(self.engine, self.behind), media_type=_METRICS_TYPE)
+
+    def _answer(self, **more: object) -> Response:
+        return JSONResponse({"v": 1, **views.mode(self._state), **more})
+
+    def _may_change(self, request: Request) -> bool:
+        client = request.client
+        if client is not None and client.host == BY_UID and client.port in self.trusted:
+            return True
+        self.engine.counters.strangers += 1
+        return False
+
+
+async def _body(request: Request) -> bytes | None:
+    """The body, or None if it is too large to be meant well."""
+    body = bytearray()
+    async for part in request.stream():
+        body += part
+        if len(body) > _MOST_BODY_BYTES:
+            return None
+    return bytes(body)
+
+
+def _error(status: int, sentence: str) -> Response:
+    return JSONResponse({"v": 1, "error": sentence}, status_code=status)

@@ -1,0 +1,243 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The daemon: one process, one event loop, one thread that polls and one that journals and enacts.
+
+`kill -9` is the normal way to stop it: what was journalled is done at the next start.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import logging
+import signal
+import socket
+import sqlite3
+import sys
+import time
+from dataclasses import dataclass
+from typing import IO, TYPE_CHECKING, Final
+
+import uvicorn
+
+from slipstream.core.events import ModeChanged
+from slipstream.core.machine import Machine
+from slipstream.scheduler import peers
+from slipstream.scheduler.api import Api
+from slipstream.scheduler.board_sink import find_sink
+from slipstream.scheduler.enactor import Enactor
+from slipstream.scheduler.engine import Engine
+from slipstream.scheduler.event_socket import EventSocket
+from slipstream.scheduler.journal import Entry, Journal
+from slipstream.scheduler.journal_codec import JournalError
+from slipstream.scheduler.sink import SinkError
+from slipstream.scheduler.submit_socket import SubmitSocket
+from slipstream.scheduler.watcher import Watcher
+from slipstream.slurm_plugin import CliSlurm, Poller
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    from starlette.applications import Starlette
+
+    from slipstream.core.events import Event, NodeReported
+    from slipstream.scheduler.settings import Settings
+    from slipstream.scheduler.sink import AdviceSink
+    from slipstream.slurm_plugin import Slurm
+
+_LOG = logging.getLogger(__name__)
+JOURNAL: Final = "journal.sqlite"
+_CONFIGURED_MODE: Final = "configured_mode"
+_ROOT_ONLY: Final = 0o600
+_EVERYBODY: Final = 0o666
+
+
+class StartError(Exception):
+    """The daemon cannot start; says why."""
+
+
+def run(settings: Settings, sink: AdviceSink | None = None, slurm: Slurm | None = None) -> int:
+    """Run until SIGTERM or SIGINT; returns the exit code."""
+    logging.basicConfig(
+        stream=sys.stderr,
+        level=settings.log_level.upper(),
+        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+    )
+    try:
+        with _alone(settings.run_dir):
+            chosen = sink or find_sink(settings.run_dir)
+            return asyncio.run(Daemon(settings, chosen, slurm or CliSlurm()).serve())
+    except (StartError, JournalError, SinkError, OSError, sqlite3.Error) as error:
+        _LOG.critical("cannot run: %s", error)
+        return 1
+
+
+@contextlib.contextmanager
+def _alone(run_dir: Path) -> Iterator[IO[str]]:
+    """Hold the lock of this run dir: two daemons would take each other's sockets."""
+    run_dir.mkdir(parents=True, exist_ok=True, mode=0o755)
+    with (run_dir / "scheduler.lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise StartError(f"another scheduler runs with {run_dir}") from error
+        yield lock
+
+
+@dataclass(slots=True)
+class _Ending:
+    """What ends the daemon, and with which exit code."""
+
+    event: asyncio.Event
+    code: int = 0
+
+
+class Daemon:
+    """All parts, tied together."""
+
+    def __init__(self, settings: Settings, sink: AdviceSink, slurm: Slurm) -> None:
+        settings.state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._settings = settings
+        self._journal = Journal(settings.state_dir / JOURNAL)
+        self._trusted = peers.trusted_uids(settings.slurm_user)
+        machine = replayed(self._journal, Machine(settings.rules()))
+        _take_configured_mode(self._journal, machine, settings)
+        self._enactor = Enactor(self._journal, sink, self._tell, self._journal_failed)
+        self._engine = Engine(
+            machine,
+            self._enactor.put,
+            settings.disable_file,
+            settings.events_between_checkpoints,
+        )
+        self._poller = Poller(slurm, settings.pace())
+        self._watcher = Watcher(slurm, self._poller, self._deliver)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._ending: _Ending | None = None
+
+    async def serve(self) -> int:
+        """Run until told to stop."""
+        self._loop = asyncio.get_running_loop()
+        self._ending = _Ending(asyncio.Event())
+        for number in (signal.SIGTERM, signal.SIGINT):
+            self._loop.add_signal_handler(number, self._ending.event.set)
+        self._engine.look_at_switch()
+        state = self._engine.machine.state
+        now_s = time.time()
+        live = [one for one in state.advice.values() if one.until_s > now_s]
+        self._enactor.start(live if state.advising else ())
+        self._poller.start()
+        try:
+            await self._serve_sockets()
+        finally:
+            self._enactor.stop()
+            self._journal.close()
+        return self._ending.code
+
+    async def _serve_sockets(self) -> None:
+        run_dir, ending = self._settings.run_dir, self._ending
+        assert ending is not None  # noqa: S101 (serve has set it)
+        submit = SubmitSocket(self._engine, self._trusted, self._poller.nudge)
+        reports = EventSocket(self._engine.counters, self._trusted, self._reported)
+        app = Api(self._engine, self._enactor.behind, self._trusted, self._reported).application()
+        listeners = [peers.listen(run_dir / "api.sock", _EVERYBODY)]
+        if self._settings.api_port:
+            listeners.append(_loopback(self._settings.api_port))
+        web = [(web_server(app), listener) for listener in listeners]
+        tasks = [asyncio.create_task(one.serve([listener])) for one, listener in web]
+        tasks.append(asyncio.create_task(self._tick()))
+        # Last: who finds this socket finds everything else.
+        servers = [
+            await reports.serve(peers.listen(run_dir / "events.sock", _ROOT_ONLY)),
+            await submit.serve(peers.listen(run_dir / "submit.sock", _ROOT_ONLY)),
+        ]
+        _LOG.info("ready in %s, mode %s", run_dir, self._engine.machine.state.mode)
+        await ending.event.wait()
+        for server in servers:
+            server.close()
+        for one, _listener in web:
+            one.should_exit = True
+        tasks[-1].cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(self._settings.tick_s)
+            self._engine.tick()
+            if self._engine.expecting:
+                self._poller.nudge()
+
+    def _reported(self, report: NodeReported) -> None:
+        """A coordinator told us. If jobs came, went or changed, Slurm will show the same soon."""
+        before = self._engine.machine.state.reports.get(report.node)
+        self._engine.take(report)
+        if before is None or _seats(before) != _seats(report):
+            self._poller.nudge()
+
+    def _tell(self, event: Event) -> None:
+        """An event from another thread."""
+        self._deliver([event])
+
+    def _deliver(self, events: Sequence[Event]) -> None:
+        if self._loop is not None:
+            with contextlib.suppress(RuntimeError):  # the loop has ended: so do we
+                self._loop.call_soon_threadsafe(self._engine.take_all, events)
+
+    def _journal_failed(self, sentence: str) -> None:
+        """Without a journal nothing may be done: end, so that somebody looks at it."""
+        _LOG.critical("%s", sentence)
+        if self._loop is not None and self._ending is not None:
+            self._ending.code = 1
+            self._loop.call_soon_threadsafe(self._ending.event.set)
+
+
+def replayed(journal: Journal, machine: Machine) -> Machine:
+    """The machine as it was when the journal was last written."""
+    for event in journal.events():
+        machine.handle(event)
+    return machine
+
+
+def _take_configured_mode(journal: Journal, machine: Machine, settings: Settings) -> None:
+    """A mode chosen by command stays over restarts until the configured one is changed."""
+    configured = str(settings.mode)
+    if journal.noted(_CONFIGURED_MODE) != configured:
+        changed = ModeChanged(time.time(), settings.mode)
+        journal.record([Entry(changed, tuple(machine.handle(changed)))])
+        journal.keep_note(_CONFIGURED_MODE, configured)
+
+
+def _seats(report: NodeReported) -> tuple[object, ...]:
+    """Who sits where, and what they do: heartbeats in between are no reason to ask Slurm."""
+    return (
+        tuple((gpu.uuid, gpu.owner_job, gpu.guest_jobs) for gpu in report.gpus),
+        tuple((job.ref, job.phase) for job in report.jobs),
+    )
+
+
+def web_server(app: Starlette) -> uvicorn.Server:
+    """HTTP for one listening socket, told to whom it speaks."""
+    config = uvicorn.Config(
+        app,
+        http=peers.PeerProtocol,
+        ws="none",
+        lifespan="off",
+        access_log=False,
+        log_config=None,
+        timeout_graceful_shutdown=1,
+    )
+    return _Server(config)
+
+
+class _Server(uvicorn.Server):
+    """Leaves signals to the daemon, which has several of these."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+def _loopback(port: int) -> socket.socket:
+    listener = socket.create_server(("127.0.0.1", port))
+    listener.setblocking(False)
+    return listener

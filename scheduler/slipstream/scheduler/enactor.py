@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The one thread that writes the journal and then does what it says: never the other way round.
+
+Entries come from the event loop in order. All that wait are written in one transaction, so that a
+burst of submissions costs one fsync; then they are carried out; then that is written, too.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import sqlite3
+import threading
+import time
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from slipstream.core.commands import Admit, Advise, Withdraw
+from slipstream.core.events import CommandRefused, StateRestored, SwitchedOff
+from slipstream.scheduler.journal import Outcome
+from slipstream.scheduler.sink import SinkError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from slipstream.core.advice import Advice
+    from slipstream.core.commands import Command
+    from slipstream.core.events import Event
+    from slipstream.scheduler.journal import Entry, Intention, Journal
+    from slipstream.scheduler.sink import AdviceSink
+
+_LOG = logging.getLogger(__name__)
+_MOST_AT_ONCE: Final = 1_000
+_TRIES: Final = 30
+_BETWEEN_TRIES_S: Final = 1.0
+
+Result = tuple[int, Outcome, str]
+_Done = TypeVar("_Done")
+
+
+class Enactor:
+    """Takes entries, journals them, carries them out.
+
+    Args:
+        journal: handed over: nobody else uses it from now on.
+        sink: where advice goes.
+        tell: called in this thread with an event for the machine.
+        failed: called in this thread when the journal cannot be written for good.
+    """
+
+    def __init__(
+        self,
+        journal: Journal,
+        sink: AdviceSink,
+        tell: Callable[[Event], None],
+        failed: Callable[[str], None],
+    ) -> None:
+        self._journal = journal
+        self._sink = sink
+        self._tell = tell
+        self._failed = failed
+        self._entries: queue.SimpleQueue[Entry | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._work, name="enactor", daemon=True)
+
+    def start(self, advice: Sequence[Advice]) -> None:
+        """Bring the board to what the journal says, then work."""
+        self.reconcile(advice)
+        self._thread.start()
+
+    def put(self, entry: Entry) -> None:
+        """Have an entry journalled and carried out; returns at once."""
+        self._entries.put(entry)
+
+    def stop(self, timeout_s: float = 10.0) -> None:
+        """Finish what was put, then end."""
+        self._entries.put(None)
+        if self._thread.is_alive():
+            self._thread.join(timeout_s)
+
+    def behind(self) -> int:
+        """Entries that are not on disk yet."""
+        return self._entries.qsize()
+
+    def reconcile(self, advice: Sequence[Advice]) -> None:
+        """What was intended when we died is done now, or was overtaken since."""
+        try:
+            self._sink.replace(advice)
+        except SinkError as error:
+            _LOG.warning("the advice board could not be written: %s", error)
+            return
+        self._journal.finish(
+            [
+                (one.id, Outcome.DONE, "reconciled at start")
+                for one in self._journal.intentions()
+                if not isinstance(one.command, Admit)
+            ]
+        )
+
+    def _work(self) -> None:
+        while (entry := self._entries.get()) is not None:
+            batch, last = self._batch(entry)
+            try:
+                self._do(batch)
+            except sqlite3.Error as error:
+                self._failed(f"the journal cannot be written: {error}")
+                return
+            if last:
+                return
+
+    def _batch(self, first: Entry) -> tuple[list[Entry], bool]:
+        batch = [first]
+        while len(batch) < _MOST_AT_ONCE:
+            try:
+                entry = self._entries.get_nowait()
+            except queue.Empty:
+                return batch, False
+            if entry is None:
+                return batch, True
+            batch.append(entry)
+        return batch, False
+
+    def _do(self, batch: list[Entry]) -> None:
+        intentions = _insisting(lambda: self._journal.record(batch))
+        results = [result for one in intentions if (result := self._enact(one))]
+        if any(isinstance(entry.event, SwitchedOff) for entry in batch[-1:]):
+            self._enact_all_gone()
+        if results:
+            _insisting(lambda: self._journal.finish(results))
+        if any(isinstance(entry.event, StateRestored) for entry in batch):
+            _insisting(self._journal.forget_before_checkpoint)
+
+    def _enact(self, intention: Intention) -> Result | None:
+        """Carry one out; None for what only Slurm can confirm."""
+        command = intention.command
+        if isinstance(command, Admit):
+            return None
+        try:
+            self._carry_out(command)
+        except SinkError as error:
+            _LOG.warning("refused: %s: %s", command, error)
+            task = command.task if isinstance(command, Advise | Withdraw) else None
+            self._tell(CommandRefused(time.time(), command.token, str(error), task))
+            return intention.id, Outcome.REFUSED, str(error)
+        return intention.id, Outcome.DONE, ""
+
+    def _carry_out(self, command: Command) -> None:
+        if isinstance(command, Advise):
+            self._sink.advise(command.advice)
+        elif isinstance(command, Withdraw):
+            self._sink.withdraw(command.token, command.task)
+
+    def _enact_all_gone(self) -> None:
+        try:
+            self._sink.replace(())
+        except SinkError as error:
+            _LOG.error("switched off, but the advice board could not be emptied: %s", error)
+
+
+def _insisting(act: Callable[[], _Done]) -> _Done:
+    """A disk that is full for a moment must not cost the journal; one that stays full ends us."""
+    for _ in range(_TRIES):
+        try:
+            return act()
+        except sqlite3.OperationalError as error:
+            _LOG.error("the journal cannot be written, trying again: %s", error)
+            time.sleep(_BETWEEN_TRIES_S)
+    return act()

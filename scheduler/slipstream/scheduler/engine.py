@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The machine in the event loop: every event passes here, in one order, in one thread.
+
+The answer to an event comes from memory. Journal and deeds follow in the enactor's thread, in the
+same order.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from slipstream.core.events import (
+    CommandRefused,
+    JobSubmitted,
+    ModeChanged,
+    SwitchedOff,
+    SwitchedOn,
+    TimerFired,
+)
+from slipstream.core.records import Phase
+from slipstream.scheduler.journal import Entry
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from pathlib import Path
+
+    from slipstream.core.classes import Mode
+    from slipstream.core.commands import Command
+    from slipstream.core.events import Event
+    from slipstream.core.machine import Machine
+
+_LOG = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class Counters:
+    """What an operator's alerts look at; metrics are read from here at scrape time."""
+
+    events: int = 0
+    commands: int = 0
+    machine_errors: int = 0
+    submissions: int = 0
+    bad_submissions: int = 0
+    strangers: int = 0
+    """Peers that were not allowed to say what they wanted to say."""
+    bad_reports: int = 0
+    refused: int = 0
+    answer_s_max: float = 0.0
+    answer_s_sum: float = 0.0
+
+
+class Engine:
+    """Takes events, gives commands to `put`.
+
+    Args:
+        machine: the decisions.
+        put: takes entries for the journal; must return at once.
+        disable_file: the kill switch; it is thrown while this exists.
+        events_between_checkpoints: after how many events the journal starts afresh.
+        clock: seconds since 1970.
+    """
+
+    def __init__(
+        self,
+        machine: Machine,
+        put: Callable[[Entry], None],
+        disable_file: Path,
+        events_between_checkpoints: int = 50_000,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.machine = machine
+        self.counters = Counters()
+        self._put = put
+        self._disable_file = disable_file
+        self._events_between_checkpoints = events_between_checkpoints
+        self._since_checkpoint = 0
+        self._clock = clock
+
+    def take(self, event: Event) -> list[Command]:
+        """Decide about an event; what follows from it is on its way when this returns."""
+        self.counters.events += 1
+        self.counters.refused += isinstance(event, CommandRefused)
+        try:
+            commands = self.machine.handle(event)
+        except Exception:  # noqa: BLE001 (a bug in one event must not end the others)
+            # Not journalled: it would fail again at every start.
+            _LOG.exception("the machine failed over %.500r", event)
+            self.counters.machine_errors += 1
+            return []
+        self.counters.commands += len(commands)
+        self._put(Entry(event, tuple(commands)))
+        self._since_checkpoint += 1
+        return commands
+
+    def take_all(self, events: Iterable[Event]) -> None:
+        """Several, in order."""
+        for event in events:
+            self.take(event)
+
+    def submit(self, event: JobSubmitted) -> list[Command]:
+        """A submission, with the kill switch looked at first: it may be a moment old."""
+        self.look_at_switch()
+        self.counters.submissions += 1
+        return self.take(event)
+
+    def set_mode(self, mode: Mode) -> None:
+        """An operator's choice."""
+        if mode is not self.machine.state.mode:
+            _LOG.info("mode %s, was %s", mode, self.machine.state.mode)
+            self.take(ModeChanged(self._clock(), mode))
+
+    def tick(self) -> None:
+        """What only the clock brings: the switch, the machine's timers, checkpoints."""
+        self.look_at_switch()
+        now_s = self._clock()
+        due_s = self.machine.wakes_at_s()
+        if due_s is not None and due_s <= now_s:
+            self.take(TimerFired(now_s))
+        if self._since_checkpoint >= self._events_between_checkpoints:
+            self.take(self.machine.state.remembered(now_s))
+            self._since_checkpoint = 0
+
+    def look_at_switch(self) -> None:
+        """Follow the kill switch."""
+        thrown = self._disable_file.exists()
+        if thrown and not self.machine.state.switched_off:
+            _LOG.warning("switched off by %s", self._disable_file)
+            self.take(SwitchedOff(self._clock()))
+        elif not thrown and self.machine.state.switched_off:
+            _LOG.warning("%s is gone: switched on again", self._disable_file)
+            self.take(SwitchedOn(self._clock()))
+
+    @property
+    def expecting(self) -> bool:
+        """Whether a job was announced that Slurm has not shown yet."""
+        return any(job.phase is Phase.SUBMITTED for job in self.machine.state.jobs.values())

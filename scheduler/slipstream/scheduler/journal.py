@@ -1,0 +1,201 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The journal: what happened and what we mean to do about it, on disk before it is done.
+
+SQLite in WAL mode with synchronous=FULL: what `record` returned from survives a power cut. One
+thread at a time uses it.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Final
+
+from slipstream.core.commands import Admit, Arrival, Settle
+from slipstream.core.events import StateRestored
+from slipstream.scheduler.journal_codec import JournalError, read_command, read_event, written
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    from slipstream.core.commands import Command
+    from slipstream.core.events import Event
+
+_VERSION: Final = 1
+_SCHEMA: Final = """
+CREATE TABLE event (
+    seq INTEGER PRIMARY KEY,
+    at_s REAL NOT NULL,
+    kind TEXT NOT NULL,
+    body TEXT NOT NULL
+);
+CREATE TABLE intention (
+    id INTEGER PRIMARY KEY,
+    seq INTEGER NOT NULL,
+    token TEXT NOT NULL,
+    kind TEXT NOT NULL,
+    body TEXT NOT NULL,
+    state TEXT NOT NULL,
+    note TEXT NOT NULL DEFAULT ''
+);
+CREATE INDEX intention_by_token ON intention (token, kind);
+CREATE INDEX intention_open ON intention (state) WHERE state = 'intended';
+CREATE TABLE note (name TEXT PRIMARY KEY, value TEXT NOT NULL);
+"""
+
+
+class Outcome(StrEnum):
+    """What became of an intention."""
+
+    INTENDED = "intended"
+    """Written down; whether it was done is not known yet."""
+    DONE = "done"
+    REFUSED = "refused"
+    LAPSED = "lapsed"
+    """It was overtaken: nothing is left to do about it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One event with the commands it led to."""
+
+    event: Event
+    commands: tuple[Command, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Intention:
+    """A command that was written down."""
+
+    id: int
+    command: Command
+    outcome: Outcome
+    note: str = ""
+
+
+class Journal:
+    """One file. Raises `sqlite3.Error` when the disk does."""
+
+    def __init__(self, path: Path) -> None:
+        # The daemon's main thread reads it at start, then hands it to the thread that writes.
+        self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+        self._db.execute("PRAGMA journal_mode=WAL")
+        self._db.execute("PRAGMA synchronous=FULL")
+        (found,) = self._db.execute("PRAGMA user_version").fetchone()
+        if found not in (0, _VERSION):
+            raise JournalError(f"{path} is a journal of version {found}, this is {_VERSION}")
+        if found == 0:
+            self._db.executescript(f"BEGIN;{_SCHEMA}PRAGMA user_version={_VERSION};COMMIT;")
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._db.close()
+
+    def record(self, entries: Sequence[Entry]) -> list[Intention]:
+        """Write events and intentions down, all or none; returns what is now to be done."""
+        intentions: list[Intention] = []
+        with self._transaction():
+            for entry in entries:
+                seq = self._db.execute(
+                    "INSERT INTO event (at_s, kind, body) VALUES (?, ?, ?)",
+                    (entry.event.at_s, *written(entry.event)),
+                ).lastrowid
+                for command in entry.commands:
+                    intentions.append(self._intend(seq or 0, command))
+                    if isinstance(command, Settle):
+                        self._settle(command)
+        return [one for one in intentions if one.outcome is Outcome.INTENDED]
+
+    def finish(self, results: Sequence[tuple[int, Outcome, str]]) -> None:
+        """Write down what became of intentions."""
+        with self._transaction():
+            self._db.executemany(
+                "UPDATE intention SET state = ?, note = ? WHERE id = ?",
+                [(outcome, note, one) for one, outcome, note in results],
+            )
+
+    def events(self) -> Iterator[Event]:
+        """What leads to the present state: the last checkpoint and all that came after."""
+        kind = StateRestored.__name__
+        rows = self._db.execute(
+            "SELECT kind, body FROM event WHERE seq >= "
+            "coalesce((SELECT max(seq) FROM event WHERE kind = ?), 0) ORDER BY seq",
+            (kind,),
+        )
+        return (read_event(kind, body) for kind, body in rows)
+
+    def intentions(self, token: str | None = None) -> list[Intention]:
+        """Those about one job, or all that are still open."""
+        where, values = ("token = ?", (token,)) if token else ("state = 'intended'", ())
+        rows = self._db.execute(
+            f"SELECT id, kind, body, state, note FROM intention WHERE {where} ORDER BY id",  # noqa: S608 (both are above)
+            values,
+        )
+        return [
+            Intention(one, read_command(kind, body), Outcome(state), note)
+            for one, kind, body, state, note in rows
+        ]
+
+    def forget_before_checkpoint(self) -> None:
+        """Delete what the last checkpoint made unnecessary, but for open intentions."""
+        with self._transaction():
+            (seq,) = self._db.execute(
+                "SELECT coalesce(max(seq), 0) FROM event WHERE kind = ?", (StateRestored.__name__,)
+            ).fetchone()
+            self._db.execute("DELETE FROM event WHERE seq < ?", (seq,))
+            self._db.execute("DELETE FROM intention WHERE seq < ? AND state != 'intended'", (seq,))
+
+    def count(self) -> int:
+        """How many events it holds."""
+        (number,) = self._db.execute("SELECT count(*) FROM event").fetchone()
+        return int(number)
+
+    def noted(self, name: str) -> str | None:
+        """A note kept between starts."""
+        row = self._db.execute("SELECT value FROM note WHERE name = ?", (name,)).fetchone()
+        return None if row is None else str(row[0])
+
+    def keep_note(self, name: str, value: str) -> None:
+        """Keep a note between starts."""
+        with self._transaction():
+            self._db.execute("INSERT OR REPLACE INTO note VALUES (?, ?)", (name, value))
+
+    def _intend(self, seq: int, command: Command) -> Intention:
+        outcome = Outcome.DONE if isinstance(command, Settle) else Outcome.INTENDED
+        one = self._db.execute(
+            "INSERT INTO intention (seq, token, kind, body, state) VALUES (?, ?, ?, ?, ?)",
+            (seq, command.token, *written(command), outcome),
+        ).lastrowid
+        return Intention(one or 0, command, outcome)
+
+    def _settle(self, command: Settle) -> None:
+        """The admission of a job is confirmed by Slurm, or it never came."""
+        seen = command.arrival is Arrival.SEEN
+        self._db.execute(
+            "UPDATE intention SET state = ?, note = ? "
+            "WHERE token = ? AND kind = ? AND state = 'intended'",
+            (
+                Outcome.DONE if seen else Outcome.LAPSED,
+                f"job {command.ref}" if seen else "it never came into Slurm's queue",
+                command.token,
+                Admit.__name__,
+            ),
+        )
+
+    def _transaction(self) -> _Transaction:
+        return _Transaction(self._db)
+
+
+class _Transaction:
+    """BEGIN IMMEDIATE … COMMIT; rolled back by any exception."""
+
+    def __init__(self, db: sqlite3.Connection) -> None:
+        self._db = db
+
+    def __enter__(self) -> None:
+        self._db.execute("BEGIN IMMEDIATE")
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        self._db.execute("COMMIT" if kind is None else "ROLLBACK")

@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Our marker in a job's admin comment: who is owner and who is guest is read here, not guessed.
+
+`[slipstream v=1 token=<16 hex> class=… role=… gpus=<per>:<n> weight=<n> …]`, written by Lua at
+submission, behind whatever a site keeps there. Keys we do not know are for later versions.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final
+
+from slipstream.core.classes import JobClass, Per, Role
+from slipstream.core.sights import Gpus, Request
+
+if TYPE_CHECKING:
+    from slipstream.slurm_plugin import Job
+
+MOST_BYTES: Final = 512
+_MARKER: Final = re.compile(r"\[slipstream ([^\[\]]*)\]")
+TOKEN: Final = re.compile(r"[0-9a-f]{16}")
+
+
+class MarkerError(ValueError):
+    """A marker that cannot be one of ours; quotes it."""
+
+
+def words_of(admin_comment: str) -> dict[str, str] | None:
+    """The marker's words; None for a job without one."""
+    found = _MARKER.findall(admin_comment)
+    if not found:
+        return None
+    if len(found) > 1 or len(found[0].encode()) > MOST_BYTES:
+        raise MarkerError(f"not one marker of at most {MOST_BYTES} bytes in {admin_comment!r}")
+    pairs = [word.partition("=") for word in found[0].split()]
+    if wrong := [key for key, equals, _ in pairs if not equals]:
+        raise MarkerError(f"{wrong} without a value in marker [{found[0]}]")
+    return {key: value for key, _, value in pairs}
+
+
+def request_of(job: Job) -> Request | None:
+    """What the job's user asked of us, as far as marker and job tell; None without a marker."""
+    words = words_of(job.admin_comment)
+    if words is None:
+        return None
+    try:
+        per, _, count = words["gpus"].partition(":")
+        request = Request(
+            token=words["token"],
+            job_class=JobClass(words["class"]),
+            role=Role(words["role"]),
+            gpus=Gpus(Per(per), int(count)),
+            weight=int(words.get("weight", "1")),
+            nodes_min=max(1, job.node_count),
+            tasks=max(1, job.task_count),
+            cpus_per_task=max(1, job.cpus // max(1, job.task_count)),
+            memory_mib_per_node=job.memory_mib_per_node or 0,
+            partition=job.partition,
+            uid=job.uid,
+            name=job.name,
+        )
+    except (KeyError, ValueError) as error:
+        raise MarkerError(f"marker of job {job.ref} not understood: {words} ({error!r})") from error
+    if words.get("v") != "1" or not TOKEN.fullmatch(request.token):
+        raise MarkerError(f"marker of job {job.ref} is not v=1 with a token of 16 hex: {words}")
+    return request

@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What other parts send us in JSON, as the core's data. Keys we do not know are for later versions.
+
+Lua cannot tell an empty list from an empty table: what we do not use is not looked at.
+"""
+
+from __future__ import annotations
+
+from typing import Final, TypeVar
+
+import msgspec
+
+from slipstream.core.classes import JobClass, Per, Role  # noqa: TC001 (msgspec reads them)
+from slipstream.core.events import NodeReported
+from slipstream.core.sights import Gpus, GpuUse, Request, Training
+from slipstream.scheduler.marker import TOKEN
+
+MOST_LINE_BYTES: Final = 64 * 1024
+_MOST_GPUS: Final = 1_000_000
+_Told = TypeVar("_Told")
+
+
+class MessageError(ValueError):
+    """A message that was not understood; says where and why."""
+
+
+class _Gpus(msgspec.Struct):
+    per: Per
+    count: int
+
+
+class _Submission(msgspec.Struct):
+    token: str
+    uid: int
+    job_class: JobClass = msgspec.field(name="class")
+    role: Role
+    gpus: _Gpus
+    v: int = 1
+    nodes: tuple[int | None, int | None] | None = None
+    tasks: int | None = None
+    cpus_per_task: int | None = None
+    memory_mib: int | None = None
+    partition: str | None = None
+    name: str | None = None
+    weight: int | None = None
+
+
+class _Gpu(msgspec.Struct):
+    index: int
+    uuid: str = ""
+    use_pct: float = 0.0
+    memory_used_mib: int = 0
+    memory_mib: int = 0
+    owner_job: str | int | None = None
+    guest_jobs: list[str | int] = []
+
+
+class _Training(msgspec.Struct):
+    job_id: str | int
+    phase: str = ""
+    minibatch: int | None = None
+    minibatch_ms: float | None = None
+
+
+class _Report(msgspec.Struct):
+    node: str
+    at_s: float
+    v: int = 1
+    gpus: list[_Gpu] = []
+    jobs: list[_Training] = []
+
+
+_SUBMISSION: Final = msgspec.json.Decoder(_Submission, strict=False)
+_REPORT: Final = msgspec.json.Decoder(_Report, strict=False)
+_ANSWER: Final = msgspec.json.Encoder()
+
+
+def read_submission(line: bytes) -> Request:
+    """One request of job_submit."""
+    told = _decoded(_SUBMISSION, line)
+    if not TOKEN.fullmatch(told.token):
+        raise MessageError(f"token {told.token!r} is not 16 hex digits")
+    if not 0 <= told.gpus.count <= _MOST_GPUS:
+        raise MessageError(f"gpus.count is {told.gpus.count}, it must be 0 to {_MOST_GPUS}")
+    return Request(
+        token=told.token,
+        job_class=told.job_class,
+        role=told.role,
+        gpus=Gpus(told.gpus.per, told.gpus.count),
+        weight=told.weight or 1,
+        nodes_min=max(1, (told.nodes[0] if told.nodes else None) or 1),
+        tasks=max(1, told.tasks or 1),
+        cpus_per_task=max(1, told.cpus_per_task or 1),
+        memory_mib_per_node=max(0, told.memory_mib or 0),
+        partition=told.partition or "",
+        uid=told.uid,
+        name=told.name or "",
+    )
+
+
+def answer(message: str = "") -> bytes:
+    """Our line to job_submit."""
+    return _ANSWER.encode({"v": 1, "message": message} if message else {"v": 1}) + b"\n"
+
+
+def read_report(line: bytes) -> NodeReported:
+    """One report of a coordinator."""
+    told = _decoded(_REPORT, line)
+    gpus = tuple(
+        GpuUse(
+            index=gpu.index,
+            uuid=gpu.uuid,
+            use_pct=gpu.use_pct,
+            memory_used_mib=gpu.memory_used_mib,
+            memory_mib=gpu.memory_mib,
+            owner_job=None if gpu.owner_job is None else str(gpu.owner_job),
+            guest_jobs=tuple(map(str, gpu.guest_jobs)),
+        )
+        for gpu in told.gpus
+    )
+    jobs = tuple(
+        Training(
+            ref=str(job.job_id),
+            phase=job.phase,
+            minibatch=job.minibatch,
+            minibatch_ms=job.minibatch_ms,
+        )
+        for job in told.jobs
+    )
+    return NodeReported(at_s=told.at_s, node=told.node, gpus=gpus, jobs=jobs)
+
+
+def _decoded(decoder: msgspec.json.Decoder[_Told], line: bytes) -> _Told:
+    # Users choose the bytes of names and scripts: those that are no UTF-8 must not cost the rest.
+    text = line.decode(errors="replace")
+    try:
+        told = decoder.decode(text)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise MessageError(f"{error}, in {line[:200]!r}") from error
+    version = getattr(told, "v", 1)
+    if version != 1:
+        raise MessageError(f"version {version} of this message is not known, only 1")
+    return told

@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Prometheus metrics, read from the state when they are scraped: nothing is kept twice."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from slipstream.core.classes import Mode
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from prometheus_client.core import Metric
+
+    from slipstream.core.state import State
+    from slipstream.scheduler.engine import Engine
+
+
+def exposition(engine: Engine, behind: Callable[[], int]) -> bytes:
+    """The text of /metrics."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Now(engine, behind))
+    return generate_latest(registry)
+
+
+class _Now(Collector):
+    def __init__(self, engine: Engine, behind: Callable[[], int]) -> None:
+        self._engine = engine
+        self._behind = behind
+
+    def collect(self) -> Iterator[Metric]:
+        state = self._engine.machine.state
+        yield from _of_jobs(state)
+        yield from _of_nodes(state)
+        yield from self._of_daemon()
+        mode = GaugeMetricFamily("slipstream_mode", "1 for the mode that is set.", labels=["mode"])
+        for one in Mode:
+            mode.add_metric([one], int(state.mode is one))
+        yield mode
+        yield _gauge("switched_off", "1 while the kill switch is thrown.", state.switched_off)
+        yield _gauge("slurm_away", "1 while Slurm's controller does not answer.", state.slurm_away)
+
+    def _of_daemon(self) -> Iterator[Metric]:
+        counters = self._engine.counters
+        yield _counter("events", "Events the machine was told.", counters.events)
+        yield _counter("commands", "Commands it gave.", counters.commands)
+        yield _counter("machine_errors", "Events it failed over.", counters.machine_errors)
+        yield _counter("submissions", "Submissions announced to us.", counters.submissions)
+        yield _counter("bad_submissions", "Of them not understood.", counters.bad_submissions)
+        yield _counter("bad_reports", "Node reports not understood.", counters.bad_reports)
+        yield _counter("strangers", "Peers that were not allowed.", counters.strangers)
+        yield _counter("refused", "Commands that could not be carried out.", counters.refused)
+        yield _counter("answer_seconds", "Time spent answering.", counters.answer_s_sum)
+        yield _gauge("answer_seconds_max", "The slowest answer.", counters.answer_s_max)
+        yield _gauge("journal_behind", "Events not on disk yet.", self._behind())
+
+
+def _of_jobs(state: State) -> Iterator[Metric]:
+    family = GaugeMetricFamily(
+        "slipstream_jobs", "Jobs by phase and reason.", labels=["phase", "reason"]
+    )
+    counted = Counter((record.phase, record.reason) for record in state.jobs.values())
+    for (phase, reason), number in sorted(counted.items()):
+        family.add_metric([phase, reason], number)
+    yield family
+    yield _gauge("advice", "Jobs with advice on the board.", len(state.advice))
+
+
+def _of_nodes(state: State) -> Iterator[Metric]:
+    nodes = state.nodes.values()
+    yield _gauge("gpus", "GPUs Slurm knows.", sum(node.gpus for node in nodes))
+    yield _gauge("gpus_used", "GPUs that are owned.", sum(node.gpus_used for node in nodes))
+    yield _gauge("slots", "Guest slots Slurm knows.", sum(node.slots for node in nodes))
+    yield _gauge("slots_used", "Guest slots that are held.", sum(node.slots_used for node in nodes))
+
+
+def _gauge(name: str, text: str, value: float) -> Metric:
+    return GaugeMetricFamily(f"slipstream_{name}", text, value=float(value))
+
+
+def _counter(name: str, text: str, value: float) -> Metric:
+    return CounterMetricFamily(f"slipstream_{name}", text, value=float(value))

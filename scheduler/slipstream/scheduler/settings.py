@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a site can set: argument, then environment, then file, then default. Read once, at start.
+
+A setting that is not known stops the daemon, with the known ones listed: it was meant to do
+something.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from slipstream.core.classes import Mode
+from slipstream.core.machine import Rules
+from slipstream.slurm_plugin import Pace
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+PREFIX: Final = "SLIPSTREAM_SCHEDULER_"
+_SHARED: Final = {
+    "SLIPSTREAM_RUN_DIR": "run_dir",
+    "SLIPSTREAM_STATE_DIR": "state_dir",
+    "SLIPSTREAM_DISABLE_FILE": "disable_file",
+}
+"""Folders other parts of Slipstream have to agree on have one name for all."""
+FILE_VARIABLE: Final = "SLIPSTREAM_SCHEDULER_FILE"
+DEFAULT_FILE: Final = Path("/etc/slipstream/scheduler.toml")
+
+
+class SettingsError(ValueError):
+    """A setting that is unknown or has no such value."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """All of them, with their defaults."""
+
+    run_dir: Path = Path("/run/slipstream")
+    state_dir: Path = Path("/var/lib/slipstream")
+    disable_file: Path = Path("/etc/slipstream/disable")
+    mode: Mode = Mode.OBSERVE
+    slurm_user: str = "slurm"
+    """Who may submit requests and change the mode, besides root."""
+    api_port: int = 0
+    """Also on this port of loopback, for reading only; 0: only on the socket."""
+    tick_s: float = 0.2
+    lease_s: float = 60.0
+    arrival_s: float = 60.0
+    poll_fastest_s: float = 0.25
+    poll_slowest_s: float = 10.0
+    poll_away_s: float = 10.0
+    events_between_checkpoints: int = 50_000
+    log_level: str = "info"
+
+    def __post_init__(self) -> None:
+        if self.log_level not in _LEVELS:
+            raise SettingsError(f"log_level is {self.log_level!r}, known: {list(_LEVELS)}")
+        if not 0 <= self.api_port <= _LAST_PORT:
+            raise SettingsError(f"api_port is {self.api_port}, it must be 0 to {_LAST_PORT}")
+        for name in ("tick_s", "lease_s", "arrival_s"):
+            if getattr(self, name) <= 0:
+                raise SettingsError(f"{name} is {getattr(self, name):g}, it must be above 0")
+        if self.events_between_checkpoints < 1:
+            raise SettingsError("events_between_checkpoints must be at least 1")
+        try:
+            self.pace()
+        except ValueError as error:
+            raise SettingsError(f"the poll_*_s settings do not go together: {error}") from error
+
+    def pace(self) -> Pace:
+        """How often Slurm is asked."""
+        return Pace(
+            fastest_s=self.poll_fastest_s,
+            slowest_s=self.poll_slowest_s,
+            away_s=self.poll_away_s,
+        )
+
+    def rules(self) -> Rules:
+        """What decisions go by."""
+        return Rules(mode=self.mode, lease_s=self.lease_s, arrival_s=self.arrival_s)
+
+
+_LEVELS: Final = ("debug", "info", "warning", "error")
+_LAST_PORT: Final = 65_535
+
+
+def _mode(value: str) -> Mode:
+    try:
+        return Mode(value)
+    except ValueError:
+        raise SettingsError(f"mode is {value!r}, known: {[str(mode) for mode in Mode]}") from None
+
+
+_READ: Final[Mapping[str, Callable[[Any], Any]]] = {
+    "Path": Path,
+    "Mode": _mode,
+    "str": str,
+    "int": int,
+    "float": float,
+}
+
+
+def names() -> tuple[str, ...]:
+    """Every setting."""
+    return tuple(field.name for field in fields(Settings))
+
+
+def flag_of(name: str) -> str:
+    """How a setting is written on a command line."""
+    return "--" + name.replace("_", "-")
+
+
+def load(
+    given: Mapping[str, str], environment: Mapping[str, str], file: Path | None = None
+) -> Settings:
+    """The settings of this start. A file that was named must be there."""
+    named = file or (Path(environment[FILE_VARIABLE]) if FILE_VARIABLE in environment else None)
+    from_file = _from_file(named or DEFAULT_FILE, must_exist=named is not None)
+    merged = {**from_file, **_from_environment(environment), **given}
+    if unknown := sorted(set(merged) - set(names())):
+        raise SettingsError(f"unknown scheduler settings {unknown}; known: {sorted(names())}")
+    kinds = {field.name: str(field.type) for field in fields(Settings)}
+    return Settings(**{name: _value(name, value, kinds[name]) for name, value in merged.items()})
+
+
+def _from_file(path: Path, *, must_exist: bool) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text())
+    except FileNotFoundError as error:
+        if must_exist:
+            raise SettingsError(f"there is no {path}") from error
+        return {}
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise SettingsError(f"{path} could not be read: {error}") from error
+
+
+def _from_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    shared = {name: environment[key] for key, name in _SHARED.items() if key in environment}
+    own = {
+        key.removeprefix(PREFIX).lower(): value
+        for key, value in environment.items()
+        if key.startswith(PREFIX) and key != FILE_VARIABLE
+    }
+    return {**shared, **own}
+
+
+def _value(name: str, value: object, kind: str) -> Any:  # noqa: ANN401 (of that kind)
+    try:
+        return _READ[kind](value)
+    except (TypeError, ValueError) as error:
+        if isinstance(error, SettingsError):
+            raise
+        raise SettingsError(f"{name} is {value!r}, which is no {kind.lower()}") from error

@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the machine knows, as plain data for the API. Pure; units in the names."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from slipstream.core.reasons import SENTENCE, Reason, from_slurm
+from slipstream.core.records import Phase
+
+if TYPE_CHECKING:
+    from slipstream.core.records import JobRecord
+    from slipstream.core.sights import NodeSight
+    from slipstream.core.state import State
+
+View = dict[str, Any]
+
+
+def jobs(state: State, *, ended: bool = False) -> list[View]:
+    """All jobs; those that have ended only if asked for."""
+    over = (Phase.ENDED, Phase.LOST)
+    shown = [one for one in state.jobs.values() if ended or one.phase not in over]
+    return [job(state, one) for one in sorted(shown, key=_by_number)]
+
+
+def job(state: State, record: JobRecord) -> View:
+    """One job."""
+    sight = record.sight
+    request = state.requests.get(record.token)
+    advice = state.advice.get(record.advice_key)
+    waits = record.phase in (Phase.WAITING, Phase.SUBMITTED)
+    return {
+        "job": sight.ref if sight else None,
+        "token": record.token or None,
+        "name": sight.name if sight else (request.name if request else ""),
+        "user": sight.user if sight else "",
+        "uid": sight.uid if sight else (request.uid if request else None),
+        "partition": sight.partition if sight else (request.partition if request else ""),
+        "class": request.job_class if request else None,
+        "role": request.role if request else None,
+        "gpus_asked": f"{request.gpus.per}:{request.gpus.count}" if request else None,
+        "gpus": sight.gpus if sight else 0,
+        "slots": sight.slots if sight else 0,
+        "phase": record.phase,
+        "since_s": record.since_s,
+        "reason": record.reason,
+        "slurm_reason": sight.slurm_reason if sight else "",
+        "nodes": list(sight.nodes) if sight else [],
+        "advised_nodes": list(advice.nodes) if advice and waits else [],
+    }
+
+
+def why(state: State, name: str) -> View | None:
+    """All there is to say about one job, by its number or its token; None if nobody knows it.
+
+    An array's number stands for its first task that is known.
+    """
+    record = _named(state, name)
+    if record is None:
+        return None
+    advice = state.advice.get(record.advice_key)
+    sight = record.sight
+    return {
+        **job(state, record),
+        "sentence": SENTENCE[record.reason],
+        "slurm_says": _slurm_says(record),
+        "slurm_text": sight.slurm_text if sight else "",
+        "advice": None
+        if advice is None
+        else {
+            "nodes": list(advice.nodes),
+            "tasks_per_node": advice.tasks_per_node,
+            "strength": advice.strength,
+            "until_s": advice.until_s,
+        },
+        "story": [{"at_s": line.at_s, "text": line.text} for line in record.story],
+    }
+
+
+def nodes(state: State) -> list[View]:
+    """Every node with its GPUs."""
+    return [_node(state, state.nodes[name]) for name in sorted(state.nodes)]
+
+
+def mode(state: State) -> View:
+    """What is carried out."""
+    return {
+        "mode": state.mode,
+        "switched_off": state.switched_off,
+        "advising": state.advising,
+        "slurm_away": state.slurm_away,
+    }
+
+
+def _node(state: State, node: NodeSight) -> View:
+    report = state.reports.get(node.name)
+    return {
+        "node": node.name,
+        "state": node.state,
+        "takes_jobs": node.takes_jobs,
+        "gpus": node.gpus,
+        "gpus_used": node.gpus_used,
+        "slots": node.slots,
+        "slots_used": node.slots_used,
+        "reported_at_s": report.at_s if report else None,
+        "devices": [
+            {
+                "index": gpu.index,
+                "uuid": gpu.uuid,
+                "use_pct": gpu.use_pct,
+                "memory_used_mib": gpu.memory_used_mib,
+                "memory_mib": gpu.memory_mib,
+                "owner_job": gpu.owner_job,
+                "guest_jobs": list(gpu.guest_jobs),
+            }
+            for gpu in (report.gpus if report else ())
+        ],
+    }
+
+
+def _named(state: State, name: str) -> JobRecord | None:
+    if found := state.jobs.get(name):
+        return found
+    tasks = [one for key, one in state.jobs.items() if key.startswith(f"{name}_")]
+    return min([*tasks, *state.with_token(name)], key=_by_number, default=None)
+
+
+def _slurm_says(record: JobRecord) -> str:
+    """Slurm's own reason for a job that waits, with what it means if it is more than a queue."""
+    sight = record.sight
+    if sight is None or record.phase is not Phase.WAITING or not sight.slurm_reason:
+        return ""
+    meaning = from_slurm(sight.slurm_reason)
+    if meaning is None or meaning is Reason.SLURM_ONLY or meaning is record.reason:
+        return sight.slurm_reason
+    return f"{sight.slurm_reason}: {SENTENCE[meaning]}"
+
+
+def _by_number(record: JobRecord) -> tuple[int, ...]:
+    """12 before 12_3 before 100; announced jobs last."""
+    if record.sight is None:
+        return (1, int(record.since_s))
+    return (0, *(int(part) for part in record.key.split("_")))

@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Clusters, jobs and events in a line each, for the tests of the core and of the daemon."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from slipstream.core.classes import JobClass, Mode, Per, Role
+from slipstream.core.events import ClusterSeen, JobSubmitted
+from slipstream.core.machine import Machine, Rules
+from slipstream.core.sights import Gpus, JobSight, NodeSight, Request, Standing
+
+RULES = Rules(mode=Mode.ADVISE)
+
+
+def token(number: int) -> str:
+    """16 hex digits."""
+    return f"{number:016x}"
+
+
+def node(name: str, *, used: int = 0, slots_used: int = 0, gpus: int = 4) -> NodeSight:
+    """A node of four GPUs with three slots each, 32 CPUs and 64 GiB."""
+    return NodeSight(
+        name=name,
+        state="MIXED",
+        partitions=("batch",),
+        gpus=gpus,
+        gpus_used=used,
+        slots=3 * gpus,
+        slots_used=slots_used,
+        cpus=32,
+        cpus_used=used + slots_used,
+        memory_mib=65_536,
+    )
+
+
+def request(number: int = 1, *, role: Role = Role.OWNER, gpus: int = 1, nodes: int = 1) -> Request:
+    """So many GPUs on each of so many nodes."""
+    return Request(
+        token=token(number),
+        job_class=JobClass.SHARED if role is Role.OWNER else JobClass.OPPORTUNISTIC,
+        role=role,
+        gpus=Gpus(Per.NODE, gpus),
+        nodes_min=nodes,
+        tasks=nodes,
+        partition="batch",
+    )
+
+
+def sight(
+    ref: str,
+    asked: Request | None = None,
+    standing: Standing = Standing.WAITING,
+    *,
+    reason: str = "",
+    priority: int = 100,
+) -> JobSight:
+    """A job in Slurm's queue."""
+    return JobSight(
+        ref=ref,
+        standing=standing,
+        name=f"job{ref}",
+        partition="batch",
+        priority=priority,
+        submitted_at_s=int(ref.partition("_")[0]),
+        nodes=("n1",) if standing is Standing.RUNNING else (),
+        slurm_reason=reason,
+        request=asked,
+    )
+
+
+def machine(*nodes: NodeSight, rules: Rules = RULES) -> Machine:
+    """A machine that has seen these nodes and no job."""
+    one = Machine(rules)
+    one.handle(ClusterSeen(at_s=1.0, nodes=nodes, complete=True))
+    return one
+
+
+def submitted(asked: Request, at_s: float = 10.0) -> JobSubmitted:
+    """The announcement of job_submit."""
+    return JobSubmitted(at_s, asked)
+
+
+def looked(at_s: float, *jobs: JobSight, gone: tuple[str, ...] = ()) -> ClusterSeen:
+    """A poll that saw these jobs change."""
+    return ClusterSeen(at_s=at_s, jobs=jobs, jobs_gone=gone)
+
+
+def full(one: NodeSight) -> NodeSight:
+    """The same node with everything taken."""
+    return replace(one, gpus_used=one.gpus, slots_used=one.slots)

@@ -1,0 +1,232 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whatever happens, in any order: the machine's promises hold."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from core_world import RULES, node, request, sight
+from slipstream.core import events
+from slipstream.core.advice import advice_key
+from slipstream.core.classes import Mode, Role
+from slipstream.core.commands import Advise, Withdraw
+from slipstream.core.machine import Machine
+from slipstream.core.reasons import Reason
+from slipstream.core.records import Phase
+from slipstream.core.sights import GpuUse, Standing
+from slipstream.core.topology import Group
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from slipstream.core.commands import Command
+    from slipstream.core.events import Event
+
+pytestmark = pytest.mark.property
+
+NODES = ("n1", "n2", "n3", "n4")
+JOBS = st.integers(1, 9)
+
+
+def _role_of(number: int) -> Role:
+    return Role.GUEST if number % 2 else Role.OWNER
+
+
+def _stamped(pairs: Sequence[tuple[Event, float]]) -> list[Event]:
+    """Times that only grow."""
+    stamped, now_s = [], 1_000.0
+    for event, later_s in pairs:
+        now_s += later_s
+        stamped.append(replace(event, at_s=now_s))
+    return stamped
+
+
+@st.composite
+def requests(draw: st.DrawFn) -> events.JobSubmitted:
+    """A submission."""
+    number = draw(JOBS)
+    asked = request(number, role=_role_of(number), gpus=draw(st.integers(1, 5)))
+    return events.JobSubmitted(0.0, replace(asked, nodes_min=draw(st.integers(1, 3))))
+
+
+@st.composite
+def looks(draw: st.DrawFn) -> events.ClusterSeen:
+    """A poll: some jobs, marked or not, arrays too; some nodes; some gone."""
+    jobs = []
+    for number in draw(st.lists(JOBS, max_size=4, unique=True)):
+        marked = request(number, role=_role_of(number)) if number % 3 else None
+        ref = f"{number}_{draw(st.integers(0, 2))}" if number % 4 == 0 else str(number)
+        reason = draw(st.sampled_from(["", "Resources", "JobHeldUser", "Dependency"]))
+        standing = draw(st.sampled_from(Standing))
+        jobs.append(sight(ref, marked, standing, reason=reason, priority=draw(st.integers(0, 3))))
+    nodes = draw(st.lists(st.sampled_from(NODES), max_size=4, unique=True))
+    return events.ClusterSeen(
+        at_s=0.0,
+        jobs=tuple(jobs),
+        jobs_gone=tuple(draw(st.lists(st.sampled_from("123456789"), max_size=2))),
+        nodes=tuple(
+            node(name, used=draw(st.integers(0, 4)), slots_used=draw(st.integers(0, 12)))
+            for name in nodes
+        ),
+        nodes_gone=tuple(draw(st.lists(st.sampled_from(NODES), max_size=1))),
+        complete=draw(st.integers(0, 9)) == 0,
+    )
+
+
+@st.composite
+def reports(draw: st.DrawFn) -> events.NodeReported:
+    """A coordinator's report."""
+    use = draw(st.lists(st.floats(0, 100), min_size=4, max_size=4))
+    gpus = tuple(GpuUse(index=index, use_pct=one) for index, one in enumerate(use))
+    return events.NodeReported(at_s=0.0, node=draw(st.sampled_from(NODES)), gpus=gpus)
+
+
+happenings = st.one_of(
+    requests(),
+    looks(),
+    reports(),
+    st.builds(events.ModeChanged, st.just(0.0), st.sampled_from(Mode)),
+    st.just(events.SwitchedOff(0.0)),
+    st.just(events.SwitchedOn(0.0)),
+    st.just(events.SlurmLost(0.0, "away")),
+    st.just(events.SlurmFound(0.0)),
+    st.just(events.TimerFired(0.0)),
+    st.builds(lambda number: events.CommandRefused(0.0, f"{number:016x}", "no"), JOBS),
+    st.just(events.TopologyRead(0.0, (Group("r1", 0, ("n1", "n2")), Group("r2", 0, ("n3", "n4"))))),
+)
+histories = st.lists(st.tuples(happenings, st.floats(0, 50)), max_size=30).map(_stamped)
+
+
+def decided(machine: Machine, history: Sequence[Event]) -> list[list[Command]]:
+    """What it commands, event by event."""
+    return [machine.handle(event) for event in history]
+
+
+@given(histories)
+def test_the_same_events_give_the_same_commands(history: list[Event]) -> None:
+    """Two machines that are told the same say the same."""
+    assert decided(Machine(RULES), history) == decided(Machine(RULES), history)
+
+
+@given(histories, st.integers(0, 30))
+def test_a_checkpoint_stands_for_all_that_came_before(history: list[Event], at: int) -> None:
+    """A machine restored in the middle commands from there on what the old one does."""
+    old, new = Machine(RULES), Machine(RULES)
+    decided(old, history[:at])
+    checkpoint = old.state.remembered(history[:at][-1].at_s if history[:at] else 1_000.0)
+    assert old.handle(checkpoint) == new.handle(checkpoint)
+    assert decided(old, history[at:]) == decided(new, history[at:])
+    assert old.state.remembered(0.0) == new.state.remembered(0.0)
+
+
+@given(histories)
+def test_every_job_has_a_reason_that_fits_its_phase(history: list[Event]) -> None:
+    """A waiting job of ours always says what it waits for; a running one never does."""
+    machine = Machine(RULES)
+    decided(machine, history)
+    not_waiting = {Reason.RUNNING, Reason.SUSPENDED, Reason.COMPLETING, Reason.ENDED}
+    for record in machine.state.jobs.values():
+        assert (record.reason in not_waiting) is (record.phase.value in not_waiting), record
+        if record.phase is Phase.WAITING and record.token:
+            assert record.reason not in (Reason.NOT_SEEN_YET, Reason.LEFT_TO_SLURM)
+
+
+@given(histories)
+def test_the_board_is_what_the_machine_believes(history: list[Event]) -> None:
+    """Carrying out the commands one by one leaves exactly the advice the machine has in mind."""
+    machine, board = Machine(RULES), {}
+    for event in history:
+        for command in machine.handle(event):
+            if isinstance(command, Advise):
+                board[command.advice.key] = command.advice
+            elif isinstance(command, Withdraw):
+                del board[
+                    advice_key(command.token, command.task)
+                ]  # nothing is withdrawn that was not advised
+        if isinstance(event, events.CommandRefused):
+            board.pop(advice_key(event.token, event.task), None)
+    assert board == machine.state.advice
+    if not machine.state.advising:
+        assert board == {}
+
+
+@given(histories)
+def test_advice_never_promises_more_than_there_is(history: list[Event]) -> None:
+    """No GPU and no slot is advised to two jobs by one round of planning."""
+    machine = Machine(RULES)
+    decided(machine, history)
+    now_s = history[-1].at_s if history else 1_000.0
+    machine.handle(events.ModeChanged(now_s, Mode.ADVISE))  # a round over everything
+    seats: Counter[tuple[str, Role]] = Counter()
+    for advice in machine.state.advice.values():
+        asked = machine.state.requests[advice.token]
+        seats.update({(name, asked.role): asked.gpus.count for name in advice.nodes})
+    for (name, role), count in seats.items():
+        there = machine.state.nodes[name]
+        free = (
+            there.gpus - there.gpus_used if role is Role.OWNER else there.slots - there.slots_used
+        )
+        assert count <= free, (name, role)
+
+
+@given(histories)
+@settings(max_examples=50)
+def test_the_machine_comes_to_rest(history: list[Event]) -> None:
+    """Told that nothing has happened, it has nothing more to say."""
+    machine = Machine(RULES)
+    decided(machine, history)
+    now_s = history[-1].at_s if history else 1_000.0
+    machine.handle(events.TimerFired(now_s))
+    assert machine.handle(events.TimerFired(now_s)) == []
+
+
+REPLAY = """
+import random, sys
+from dataclasses import replace
+from core_world import RULES, node, request, sight, submitted, looked
+from slipstream.core.classes import Role
+from slipstream.core.events import ClusterSeen, TimerFired
+from slipstream.core.machine import Machine
+from slipstream.core.sights import Standing
+from slipstream.scheduler.journal_codec import read_event, written
+
+drawn, machine = random.Random(7), Machine(RULES)
+names = [f"n{number}" for number in range(12)]
+history = [ClusterSeen(at_s=0.0, nodes=tuple(map(node, names)), complete=True)]
+for number in range(1, 200):
+    asked = request(number, role=drawn.choice(list(Role)), gpus=drawn.randint(1, 4))
+    history.append(submitted(replace(asked, nodes_min=drawn.randint(1, 3)), at_s=float(number)))
+    standing = drawn.choice(list(Standing))
+    history.append(looked(number + 0.5, sight(str(number), asked, standing)))
+    history.append(TimerFired(number + 0.7))
+for event in history:
+    for command in machine.handle(read_event(*written(event))):
+        print(*written(command))
+"""
+
+
+def test_a_journal_replays_alike_under_two_hash_seeds() -> None:
+    """Events from a journal's text give the same commands, letter by letter, under any seed."""
+    roots = os.pathsep.join([str(Path(__file__).parents[1]), *(path for path in sys.path if path)])
+    said = [
+        subprocess.run(
+            [sys.executable, "-c", REPLAY],
+            env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": roots},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for seed in ("1", "4242")
+    ]
+    assert said[0].count("Advise") > 20
+    assert said[0] == said[1]

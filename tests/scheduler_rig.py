@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The daemon's parts, served for real on sockets in a folder, without Slurm behind them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import socket
+import threading
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from core_world import RULES, machine
+from slipstream.scheduler import peers
+from slipstream.scheduler.api import Api
+from slipstream.scheduler.daemon import web_server
+from slipstream.scheduler.engine import Engine
+from slipstream.scheduler.event_socket import EventSocket
+from slipstream.scheduler.submit_socket import SubmitSocket
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine, Iterator
+    from pathlib import Path
+
+    from slipstream.core.events import Event, NodeReported
+    from slipstream.core.sights import NodeSight
+    from slipstream.scheduler.journal import Entry
+
+
+@dataclass
+class Served:
+    """What a test sees of it."""
+
+    run_dir: Path
+    engine: Engine
+    loop: asyncio.AbstractEventLoop
+    entries: list[Entry] = field(default_factory=list)
+    nudges: list[None] = field(default_factory=list)
+
+    def tell(self, *events: Event) -> None:
+        """Events, in the loop's thread as always."""
+        self.do(self._tell(events))
+
+    async def _tell(self, events: tuple[Event, ...]) -> None:
+        self.engine.take_all(events)
+
+    def do(self, work: Coroutine[Any, Any, None]) -> None:
+        """Something in the loop's thread."""
+        asyncio.run_coroutine_threadsafe(work, self.loop).result(10)
+
+    def ask(self, line: bytes, name: str = "submit.sock") -> bytes:
+        """All that a socket answers to a line; nothing if it hangs up on us."""
+        with contextlib.suppress(ConnectionError), socket.socket(socket.AF_UNIX) as client:
+            client.settimeout(10)
+            client.connect(str(self.run_dir / name))
+            client.sendall(line)
+            client.shutdown(socket.SHUT_WR)
+            return b"".join(iter(lambda: client.recv(65_536), b""))
+        return b""
+
+
+@contextlib.contextmanager
+def served(
+    folder: Path, *nodes: NodeSight, trusted: frozenset[int] | None = None
+) -> Iterator[Served]:
+    """The three sockets in `folder`, around a machine that knows these nodes."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, daemon=True)
+    thread.start()
+    entries: list[Entry] = []
+    engine = Engine(machine(*nodes, rules=RULES), entries.append, folder / "disable")
+    rig = Served(folder, engine, loop, entries)
+    uids = frozenset({0, os.geteuid()}) if trusted is None else trusted
+    stop = asyncio.run_coroutine_threadsafe(_serve(rig, uids), loop).result(10)
+    try:
+        yield rig
+    finally:
+        asyncio.run_coroutine_threadsafe(stop(), loop).result(10)
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(10)
+        loop.close()
+
+
+async def _serve(rig: Served, uids: frozenset[int]) -> Any:  # noqa: ANN401 (what stops it)
+    def nudge() -> None:
+        rig.nudges.append(None)
+
+    def told(report: NodeReported) -> None:
+        rig.engine.take(report)
+
+    submit = SubmitSocket(rig.engine, uids, nudge)
+    reports = EventSocket(rig.engine.counters, uids, told)
+    app = Api(rig.engine, lambda: 0, uids, told).application()
+    web = web_server(app)
+    listener = peers.listen(rig.run_dir / "api.sock", 0o666)
+    task = asyncio.create_task(web.serve([listener]))
+    servers = [
+        await submit.serve(peers.listen(rig.run_dir / "submit.sock", 0o600)),
+        await reports.serve(peers.listen(rig.run_dir / "events.sock", 0o600)),
+    ]
+    while not web.started:  # noqa: ASYNC110 (uvicorn has no event for it)
+        await asyncio.sleep(0.01)
+
+    async def stop() -> None:
+        for server in servers:
+            server.close()
+            await server.wait_closed()
+        web.should_exit = True
+        await task
+        listener.close()
+
+    return stop
+
+
+def submission(token: str, **changes: object) -> bytes:
+    """What job_submit sends for a guest of one GPU."""
+    told = {
+        "v": 1,
+        "token": token,
+        "uid": 1000,
+        "class": "opportunistic",
+        "role": "guest",
+        "gpus": {"per": "node", "count": 1},
+        "nodes": [1, 1],
+        "tasks": 1,
+        "cpus_per_task": 1,
+        "memory_mib": None,
+        "partition": "batch",
+        "name": "train",
+        "weight": 1,
+    }
+    return json.dumps({**told, **changes}).encode() + b"\n"

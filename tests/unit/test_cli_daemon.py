@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The commands against a served API: what people read, what programs read, what goes wrong."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+from click.testing import CliRunner, Result
+
+from core_world import full, looked, node, request, sight, token
+from scheduler_rig import Served, served, submission
+from slipstream.cli import main
+from slipstream.core.classes import Mode, Role
+from slipstream.core.events import NodeReported, SlurmLost
+from slipstream.core.sights import GpuUse, Standing
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+pytestmark = pytest.mark.unit
+
+
+@pytest.fixture
+def rig(tmp_path: Path) -> Iterator[Served]:
+    """Two nodes, the second full."""
+    with served(tmp_path, node("n1"), full(node("n2"))) as one:
+        yield one
+
+
+def slipstream(rig: Served, *words: str) -> Result:
+    """A command as a user types it, on a wide terminal."""
+    environment = {
+        "SLIPSTREAM_RUN_DIR": str(rig.run_dir),
+        "SLIPSTREAM_DISABLE_FILE": str(rig.run_dir / "disable"),
+        "COLUMNS": "200",
+    }
+    return CliRunner().invoke(main, words, env=environment)
+
+
+def said(rig: Served, *words: str) -> str:
+    """What a command that works prints."""
+    done = slipstream(rig, *words)
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+def test_jobs_shows_who_is_who(rig: Served) -> None:
+    """A running owner, a waiting guest with its nodes, a plain job, one that is only announced."""
+    rig.tell(
+        looked(
+            11.0,
+            sight("7", request(1), Standing.RUNNING),
+            sight("8", request(2, role=Role.GUEST), reason="Resources"),
+            sight("9"),
+            sight("10", request(4), Standing.ENDED),
+        )
+    )
+    rig.ask(submission(token(3)))
+    lines = [line for line in said(rig, "jobs").splitlines() if line.startswith("│")]
+    words = [[cell.strip() for cell in line.strip("│").split("│")] for line in lines]
+    assert words[0] == ["7", "job7", "", "shared", "owner", "1", "running", "n1", "running"]
+    assert words[1][0] == "8"
+    assert words[1][7:] == ["→ n1", "advised (Slurm: Resources)"]
+    assert words[2][0] == "9"
+    assert words[2][8] == "left_to_slurm"
+    assert words[3][0] == "not yet"
+    assert len(words) == 4
+    assert "ended" in said(rig, "jobs", "--all")
+
+
+def test_gpus_shows_what_is_measured(rig: Served) -> None:
+    """Each GPU in a line; a node nobody reports about in one."""
+    gpus = (
+        GpuUse(index=0, use_pct=55.4, memory_used_mib=10, memory_mib=100, owner_job="7"),
+        GpuUse(index=1, guest_jobs=("8", "9")),
+    )
+    rig.tell(NodeReported(at_s=1.0, node="n1", gpus=gpus))
+    text = said(rig, "gpus")
+    assert "55" in text
+    assert "10 / 100" in text
+    assert "8,9" in text
+    assert "not reported" in text
+    assert "12/12" in text
+
+
+def test_why_is_a_sentence_a_reason_and_a_story(rig: Served) -> None:
+    """Ours beside Slurm's."""
+    rig.tell(looked(11.0, sight("7", request(1), reason="QOSMaxGRESPerUser")))
+    lines = said(rig, "why", "7").splitlines()
+    assert lines[0] == "job 7 (job7): waiting, shared owner"
+    assert lines[1] == "  A limit of its user, account, QOS or partition is reached. [limit]"
+    assert lines[2] == "  Slurm says: QOSMaxGRESPerUser"
+    assert lines[-1].endswith("a limit of its user, account, QOS or partition is reached")
+
+
+def test_why_of_a_job_nobody_knows_says_so(rig: Served) -> None:
+    """Exit code 1, one sentence; a name with a slash in it is no path."""
+    for name in ("99", "../mode"):
+        done = slipstream(rig, "why", name)
+        assert done.exit_code == 1
+        assert f"job '{name}' is not known here" in done.output or "not understood" in done.output
+
+
+def test_mode_shows_and_sets(rig: Served) -> None:
+    """And refuses what is no mode with the list."""
+    assert said(rig, "mode") == "advise: jobs are placed\n"
+    assert said(rig, "mode", "observe").startswith("observe: nothing is changed")
+    assert rig.engine.machine.state.mode is Mode.OBSERVE
+    bogus = slipstream(rig, "mode", "bogus")
+    assert bogus.exit_code == 2
+    assert "'observe', 'advise', 'enforce'" in bogus.output
+
+
+def test_the_kill_switch_works_without_a_daemon(tmp_path: Path) -> None:
+    """A file is all it is."""
+    file = tmp_path / "etc" / "disable"
+    words = ["mode", "--run-dir", str(tmp_path), "--disable-file", str(file)]
+    assert CliRunner().invoke(main, [*words, "--disable"]).output.startswith("switched off")
+    assert file.exists()
+    assert CliRunner().invoke(main, [*words, "--enable"]).exit_code == 0
+    assert not file.exists()
+
+
+def test_every_command_speaks_json(rig: Served) -> None:
+    """One document, with a version, whatever else is said."""
+    rig.tell(looked(11.0, sight("7", request(1))))
+    for words in (["jobs"], ["gpus"], ["why", "7"], ["mode"]):
+        assert json.loads(said(rig, *words, "--json"))["v"] == 1
+
+
+def test_what_everybody_should_know_is_said_below(rig: Served) -> None:
+    """Slurm away, or everything switched off."""
+    rig.tell(SlurmLost(1.0, "away"))
+    assert "this is what was last seen" in said(rig, "jobs")
+    assert "this is what was last seen" in said(rig, "gpus")
+
+
+def test_a_daemon_that_is_not_there_is_no_traceback(tmp_path: Path) -> None:
+    """It says where it looked and how to start one."""
+    argv = [sys.executable, "-m", "slipstream.cli", "jobs", "--run-dir", str(tmp_path)]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert f"the scheduler does not answer at {tmp_path}/api.sock" in done.stderr
+    assert "slipstream scheduler run" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_the_scheduler_refuses_bad_settings_before_it_starts(tmp_path: Path) -> None:
+    """A wrong value stops it with the right ones listed."""
+    done = CliRunner().invoke(
+        main, ["scheduler", "run", "--mode", "bogus", "--run-dir", str(tmp_path)]
+    )
+    assert done.exit_code == 2
+    assert "mode is 'bogus', known: ['observe', 'advise', 'enforce']" in done.output

@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Advice onto the real board, where this installation has one."""
+
+from __future__ import annotations
+
+import importlib.util
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from core_world import token
+from slipstream.core.advice import Advice
+from slipstream.core.classes import Strength
+from slipstream.core.reasons import Reason
+from slipstream.scheduler.board_sink import FILE_NAME, find_sink
+from slipstream.scheduler.sink import NoBoard, SinkError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+HAS_BOARD = importlib.util.find_spec("slipstream.slurm_plugin.advice_board") is not None
+pytestmark = pytest.mark.unit
+with_board = pytest.mark.skipif(not HAS_BOARD, reason="no advice board in this tree yet")
+
+
+def advice(number: int, *nodes: str, task: int | None = None, lasts_s: float = 60.0) -> Advice:
+    """For one job, from now on."""
+    return Advice(
+        token=token(number),
+        nodes=nodes,
+        tasks_per_node=1,
+        strength=Strength.PREFER,
+        until_s=time.time() + lasts_s,
+        reason=Reason.ADVISED,
+        task=task,
+    )
+
+
+def said(sink: Any) -> dict[tuple[str, int | None], tuple[str, ...]]:  # noqa: ANN401 (either sink)
+    """What the board says."""
+    return {(one.token, one.task_id): one.nodes for one in sink._board.advices()}  # noqa: SLF001
+
+
+@pytest.mark.skipif(HAS_BOARD, reason="there is an advice board in this tree")
+def test_without_a_board_advice_goes_nowhere(tmp_path: Path) -> None:
+    """And nothing fails."""
+    sink = find_sink(tmp_path)
+    assert isinstance(sink, NoBoard)
+    sink.replace([advice(1, "n1")])
+    sink.advise(advice(1, "n1"))
+    sink.withdraw(token(1), None)
+    assert list(tmp_path.iterdir()) == []
+
+
+@with_board
+def test_advice_is_put_replaced_and_taken_down(tmp_path: Path) -> None:
+    """The last word for a job counts; each task of an array has its own."""
+    sink = find_sink(tmp_path)
+    sink.advise(advice(1, "n1"))
+    sink.advise(advice(1, "n2", "n3"))
+    sink.advise(advice(1, "n4", task=3))
+    assert said(sink) == {(token(1), None): ("n2", "n3"), (token(1), 3): ("n4",)}
+    sink.withdraw(token(1), None)
+    sink.withdraw(token(1), None)
+    assert said(sink) == {(token(1), 3): ("n4",)}
+    sink.replace([advice(2, "n1")])
+    assert said(sink) == {(token(2), None): ("n1",)}
+    assert (tmp_path / FILE_NAME).exists()
+
+
+@with_board
+def test_what_the_board_refuses_is_a_refusal(tmp_path: Path) -> None:
+    """Not an exception of some other kind."""
+    sink = find_sink(tmp_path)
+    with pytest.raises(SinkError, match="at most"):
+        sink.advise(advice(1, "n1", lasts_s=1e6))
+    with pytest.raises(SinkError, match="no node"):
+        sink.replace([advice(1)])
+    with pytest.raises(SinkError, match="one writer"):
+        find_sink(tmp_path)

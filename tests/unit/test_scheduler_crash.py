@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Killed between any two writes, started again: the same end, nothing lost, nothing done twice."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from core_world import RULES, looked, machine, node, request, sight, submitted, token
+from slipstream.core.advice import advice_key
+from slipstream.core.events import CommandRefused, SwitchedOff
+from slipstream.core.machine import Machine
+from slipstream.scheduler.daemon import replayed
+from slipstream.scheduler.enactor import Enactor
+from slipstream.scheduler.journal import Entry, Journal, Outcome
+from slipstream.scheduler.sink import SinkError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from slipstream.core.advice import Advice
+    from slipstream.core.events import Event
+
+pytestmark = pytest.mark.unit
+
+CHILD = """
+import os, signal, sys
+from pathlib import Path
+from core_world import looked, machine, node, request, sight, submitted, token
+from slipstream.scheduler.enactor import Enactor
+from slipstream.scheduler.journal import Entry, Journal
+from unit.test_scheduler_crash import FileBoard, history
+
+class Deadly(FileBoard):
+    def advise(self, advice):
+        if dies == "before the deed":
+            os.kill(os.getpid(), signal.SIGKILL)
+        super().advise(advice)
+        if dies == "after the deed":
+            os.kill(os.getpid(), signal.SIGKILL)
+
+class DeadlyJournal(Journal):
+    def record(self, entries):
+        if dies == "before the journal":
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().record(entries)
+    def finish(self, results):
+        super().finish(results)
+        if dies == "after all" and results:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+folder, dies = Path(sys.argv[1]), sys.argv[2]
+one = machine()
+enactor = Enactor(DeadlyJournal(folder / "journal.sqlite"), Deadly(folder), print, print)
+enactor.start(())
+for event in history():
+    enactor.put(Entry(event, tuple(one.handle(event))))
+enactor.stop()
+"""
+
+
+class FileBoard:
+    """A board that outlives the process that writes it: one file per key."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder / "board"
+        self._folder.mkdir(exist_ok=True)
+
+    def advise(self, advice: Advice) -> None:
+        """One file."""
+        (self._folder / advice.key).write_text(json.dumps(advice.nodes))
+
+    def withdraw(self, token: str, task: int | None) -> None:
+        """No file."""
+        (self._folder / advice_key(token, task)).unlink(missing_ok=True)
+
+    def replace(self, advice: Sequence[Advice]) -> None:
+        """These files only."""
+        for path in self._folder.iterdir():
+            path.unlink()
+        for one in advice:
+            self.advise(one)
+
+    def says(self) -> dict[str, list[str]]:
+        """Advice by its key: the nodes."""
+        return {path.name: json.loads(path.read_text()) for path in self._folder.iterdir()}
+
+
+class FullBoard(FileBoard):
+    """One that takes nothing."""
+
+    def advise(self, advice: Advice) -> None:
+        """Refuse."""
+        raise SinkError(f"no room for {advice.token}")
+
+
+def history() -> list[Event]:
+    """Two nodes are seen, a job is announced."""
+    seen = machine(node("n1"), node("n2")).state.remembered(5.0)
+    return [seen, submitted(request(1), at_s=10.0)]
+
+
+def restart(folder: Path) -> tuple[Machine, Journal]:
+    """What a daemon does at its start."""
+    journal = Journal(folder / "journal.sqlite")
+    one = replayed(journal, Machine(RULES))
+    Enactor(journal, FileBoard(folder), print, print).reconcile(tuple(one.state.advice.values()))
+    return one, journal
+
+
+@pytest.mark.parametrize(
+    "dies", ["before the journal", "before the deed", "after the deed", "after all", "never"]
+)
+def test_kill_9_at_any_point_leads_to_the_same_end(tmp_path: Path, dies: str) -> None:
+    """Restarted and told what Slurm shows: one job, settled once, the same advice on the board."""
+    done = subprocess.run(
+        [sys.executable, "-c", CHILD, str(tmp_path), dies],
+        env={"PYTHONPATH": ":".join([str(Path(__file__).parents[1]), *filter(None, sys.path)])},
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == (0 if dies == "never" else -signal.SIGKILL), done.stderr
+    one, journal = restart(tmp_path)
+    # Before the journal nothing is known; but the job's marker and Slurm's nodes are.
+    seen = looked(20.0, sight("7", request(1)))
+    events: list[Event] = [machine(node("n1"), node("n2")).state.remembered(19.0), seen]
+    enactor = Enactor(journal, FileBoard(tmp_path), print, print)
+    enactor.start(tuple(one.state.advice.values()))
+    for event in events if dies == "before the journal" else events[1:]:
+        enactor.put(Entry(event, tuple(one.handle(event))))
+    enactor.stop()
+    assert FileBoard(tmp_path).says() == {token(1): ["n1"]}
+    found = {(type(i.command).__name__, i.outcome) for i in journal.intentions(token(1))}
+    assert ("Settle", Outcome.DONE) in found
+    assert all(outcome is Outcome.DONE for _, outcome in found)
+    assert journal.intentions() == []
+    journal.close()
+
+
+def test_refused_advice_comes_back_as_an_event(tmp_path: Path) -> None:
+    """The machine learns that the board has no room, the journal keeps it."""
+    told: list[Event] = []
+    journal = Journal(tmp_path / "journal.sqlite")
+    enactor = Enactor(journal, FullBoard(tmp_path), told.append, print)
+    one = machine(node("n1"))
+    enactor.start(())
+    event = submitted(request(1))
+    enactor.put(Entry(event, tuple(one.handle(event))))
+    enactor.stop()
+    (refused,) = told
+    assert isinstance(refused, CommandRefused)
+    assert refused.text == f"no room for {token(1)}"
+    outcomes = [one.outcome for one in journal.intentions(token(1))]
+    assert outcomes == [Outcome.INTENDED, Outcome.REFUSED]
+    journal.close()
+
+
+def test_the_kill_switch_empties_the_whole_board(tmp_path: Path) -> None:
+    """Also what we did not know of."""
+    board = FileBoard(tmp_path)
+    journal = Journal(tmp_path / "journal.sqlite")
+    enactor = Enactor(journal, board, print, print)
+    enactor.start(())
+    (tmp_path / "board" / token(9)).write_text("[]")
+    enactor.put(Entry(SwitchedOff(1.0), ()))
+    enactor.stop()
+    journal.close()
+    assert board.says() == {}

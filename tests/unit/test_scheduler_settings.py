@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Settings: who wins, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from slipstream.core.classes import Mode
+from slipstream.scheduler.settings import Settings, SettingsError, flag_of, load, names
+
+pytestmark = pytest.mark.unit
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """A settings file that sets the mode and a time."""
+    path = tmp_path / "scheduler.toml"
+    path.write_text('mode = "advise"\nlease_s = 30\n')
+    return path
+
+
+def test_nothing_set_is_the_default(tmp_path: Path) -> None:
+    """Observe, in the usual folders."""
+    found = load({}, {}, file=_empty(tmp_path))
+    assert found == Settings()
+    assert found.mode is Mode.OBSERVE
+    assert found.run_dir == Path("/run/slipstream")
+
+
+def test_argument_beats_environment_beats_file(file: Path) -> None:
+    """Each on top of the one below."""
+    environment = {"SLIPSTREAM_SCHEDULER_MODE": "enforce"}
+    assert load({}, {}, file).mode is Mode.ADVISE
+    assert load({}, environment, file).mode is Mode.ENFORCE
+    assert load({"mode": "observe"}, environment, file).mode is Mode.OBSERVE
+    assert load({}, environment, file).lease_s == 30.0
+
+
+def test_folders_have_one_name_for_all_parts(tmp_path: Path) -> None:
+    """SLIPSTREAM_RUN_DIR is read by slurmctld's plugins as well."""
+    environment = {
+        "SLIPSTREAM_RUN_DIR": "/a",
+        "SLIPSTREAM_STATE_DIR": "/b",
+        "SLIPSTREAM_DISABLE_FILE": "/c",
+        "SLIPSTREAM_CLASS": "shared",  # a flag's twin, not a setting of ours
+    }
+    found = load({}, environment, _empty(tmp_path))
+    assert (found.run_dir, found.state_dir, found.disable_file) == (
+        Path("/a"),
+        Path("/b"),
+        Path("/c"),
+    )
+
+
+@pytest.mark.parametrize("where", ["argument", "environment", "file"])
+def test_an_unknown_setting_is_refused_with_the_known_ones(tmp_path: Path, where: str) -> None:
+    """Wherever it is misspelt."""
+    path = _empty(tmp_path)
+    if where == "file":
+        path.write_text("lease = 5\n")
+    environment = {"SLIPSTREAM_SCHEDULER_LEASE": "5"} if where == "environment" else {}
+    with pytest.raises(SettingsError, match=r"unknown .* \['lease'\]; known: ") as raised:
+        load({"lease": "5"} if where == "argument" else {}, environment, path)
+    assert "lease_s" in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "sentence"),
+    [
+        ("mode", "bogus", r"mode is 'bogus', known: \['observe', 'advise', 'enforce'\]"),
+        ("lease_s", "long", "lease_s is 'long', which is no float"),
+        ("lease_s", "-1", "lease_s is -1, it must be above 0"),
+        ("api_port", "70000", "api_port is 70000, it must be 0 to 65535"),
+        ("log_level", "loud", "log_level is 'loud', known: "),
+        ("poll_fastest_s", "60", "poll_.* do not go together"),
+        ("events_between_checkpoints", "0", "at least 1"),
+    ],
+)
+def test_a_bad_value_is_refused_in_a_sentence(
+    tmp_path: Path, setting: str, value: str, sentence: str
+) -> None:
+    """It says what it was and what it may be."""
+    with pytest.raises(SettingsError, match=sentence):
+        load({setting: value}, {}, _empty(tmp_path))
+
+
+def test_a_named_file_must_be_there_and_be_toml(tmp_path: Path) -> None:
+    """A file nobody named may be missing."""
+    with pytest.raises(SettingsError, match="there is no"):
+        load({}, {"SLIPSTREAM_SCHEDULER_FILE": str(tmp_path / "none.toml")})
+    broken = tmp_path / "broken.toml"
+    broken.write_text("mode = \n")
+    with pytest.raises(SettingsError, match="could not be read"):
+        load({}, {}, broken)
+
+
+def test_every_setting_has_a_flag() -> None:
+    """As commands spell it."""
+    assert flag_of("poll_fastest_s") == "--poll-fastest-s"
+    assert "run_dir" in names()
+
+
+def _empty(folder: Path) -> Path:
+    path = folder / "empty.toml"
+    path.touch()
+    return path
