@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The control blocks of a node's processes, as their coordinator holds them.
+
+A page belongs to the job's user, who may cut it short at any time. A mapping of it would then kill
+this daemon, so pages are read and written through their descriptors and never mapped here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import struct
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from slipstream.wire import control_block
+from slipstream.wire.control_block import (
+    DOWN_OFFSET,
+    PAGE_BYTES,
+    WORD_BYTES,
+    ControlBlockError,
+    Directive,
+    Down,
+    Identity,
+    Progress,
+    Up,
+    as_word,
+    word,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+_LEASE_AT = word(Down, "lease_until_ns") * WORD_BYTES
+
+
+@dataclass(slots=True)
+class Block:
+    """One page, open for as long as its process is here."""
+
+    path: Path
+    identity: Identity
+    descriptor: int
+    progress: Progress
+    """What was last read whole."""
+    sequence: int = 0
+    faults: int = 0
+    """How often it could not be read whole."""
+
+    def refresh(self) -> None:
+        """Read what the process says; a page that is cut off or torn changes nothing."""
+        words = control_block.read_half(Up, self._read)
+        if words:
+            self.progress = control_block.read_progress(words)
+        else:
+            self.faults += 1
+
+    def renew_lease(self, until_ns: int) -> None:
+        """Promise to be there until then."""
+        os.pwrite(self.descriptor, as_word(until_ns), _LEASE_AT)
+
+    def direct(self, directive: Directive) -> None:
+        """Ask for something, as a whole."""
+        self.sequence |= 1
+        os.pwrite(self.descriptor, as_word(self.sequence), DOWN_OFFSET)
+        fields = control_block.directive_words(directive)
+        os.pwrite(self.descriptor, fields, DOWN_OFFSET + WORD_BYTES)
+        self.sequence += 1
+        os.pwrite(self.descriptor, as_word(self.sequence), DOWN_OFFSET)
+
+    def remove(self) -> None:
+        """The process is gone."""
+        self.forget()
+        self.path.unlink(missing_ok=True)
+
+    def forget(self) -> None:
+        """Another page has taken its place."""
+        os.close(self.descriptor)
+
+    def _read(self, first: int, count: int) -> Sequence[int]:
+        raw = os.pread(self.descriptor, count * WORD_BYTES, first * WORD_BYTES)
+        return struct.unpack(f"<{len(raw) // WORD_BYTES}Q", raw[: len(raw) // WORD_BYTES * 8])
+
+
+def create(folder: Path, identity: Identity, *, lease_until_ns: int) -> Block:
+    """Make a process's page below `folder`; the user owns the page, never the way to it."""
+    job = folder / str(identity.job_id)
+    job.mkdir(mode=0o755, parents=True, exist_ok=True)
+    path = job / f"{identity.step}.{identity.task}.{identity.asked_pid}"
+    page = control_block.fresh_page(identity, Directive(), lease_until_ns=lease_until_ns)
+    draft = job / f".{path.name}"
+    with contextlib.suppress(FileNotFoundError):
+        draft.unlink()
+    descriptor = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        os.pwrite(descriptor, page, 0)  # all of it: a hole could not be filled on a full disk
+        if os.geteuid() == 0:
+            os.fchown(descriptor, identity.uid, -1)
+        draft.rename(path)
+    except BaseException:
+        os.close(descriptor)
+        draft.unlink(missing_ok=True)
+        raise
+    return Block(path, identity, descriptor, Progress())
+
+
+def found(folder: Path) -> Iterator[Block]:
+    """The pages that an earlier coordinator left; what is no page is passed over.
+
+    Who owns a file is the kernel's word; all else in it is the user's.
+    """
+    for path in sorted(folder.glob("[0-9]*/[!.]*")):
+        with contextlib.suppress(OSError, ControlBlockError):
+            block = _opened(path)
+            block.refresh()
+            yield block
+
+
+def _opened(path: Path) -> Block:
+    descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    try:
+        identity = control_block.read_identity(os.pread(descriptor, PAGE_BYTES + 1, 0))
+        _check(identity, path, owner=os.fstat(descriptor).st_uid)
+        sequence = int.from_bytes(os.pread(descriptor, WORD_BYTES, DOWN_OFFSET), "little")
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return Block(path, identity, descriptor, Progress(), sequence=sequence)
+
+
+def _check(identity: Identity, path: Path, *, owner: int) -> None:
+    if identity.uid != owner or str(identity.job_id) != path.parent.name:
+        raise ControlBlockError(f"{path} of uid {owner} says it is another's: {identity}")

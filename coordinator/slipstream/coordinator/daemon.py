@@ -1,0 +1,284 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The coordinator: keeps the table of seats true, answers tasks, renews leases, reports.
+
+Killed at any moment it leaves trainings running; started again it takes up where it was: the table
+from its file, the pages from their folder, and who still lives from /proc.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from slipstream.coordinator import blocks, store
+from slipstream.coordinator.devices import DeviceCgroups
+from slipstream.coordinator.events import Sender, event
+from slipstream.coordinator.gpus import Nvml, Window
+from slipstream.coordinator.node_socket import NodeSocket, Peer
+from slipstream.coordinator.processes import ProcFs, gpus_named
+from slipstream.coordinator.requests import Answer, Request, RequestError
+from slipstream.coordinator.seats import GpuUse, Seat, Task, choose
+from slipstream.wire import batons
+from slipstream.wire.control_block import ENVIRONMENT_VARIABLE, Identity, Role
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    from slipstream.coordinator.settings import Settings
+    from slipstream.wire.control_block import Progress
+
+_log = logging.getLogger(__name__)
+
+SEAT_LINGERS_S = 2.0
+"""How long a job without a process keeps its seat: its next step may be about to start."""
+MAX_BLOCKS_PER_JOB = 256
+MAX_SEATS_PER_USER = 256
+
+
+class Coordinator:
+    """The state of one node's coordinator; everything that waits is in `service`."""
+
+    def __init__(self, settings: Settings, procfs: ProcFs | None = None) -> None:
+        self.settings = settings
+        self.seats: dict[int, Seat] = {}
+        self.window = Window()
+        self.nvml = Nvml()
+        self.nvml_errors = 0
+        self.grants_refused = 0
+        self.socket = NodeSocket(settings.node_socket, self.answer)
+        self.sender = Sender(settings.events_socket)
+        self._procfs = procfs or ProcFs()
+        self._cgroups = DeviceCgroups(settings.cgroup_root, settings.node)
+        self._blocks: dict[Path, blocks.Block] = {}
+        self._empty_since_s: dict[int, float] = {}
+
+    # --- at start ---------------------------------------------------------------------------
+
+    def recover(self) -> None:
+        """Take up what an earlier coordinator left."""
+        try:
+            self.seats = store.load(self.settings.table)
+        except store.StoreError as error:
+            _log.warning("%s: rebuilding it from the control blocks", error)
+        for block in blocks.found(self.settings.blocks):
+            self._blocks[block.path] = block
+            self._seat_from(block)
+        self.sweep(time.monotonic())
+
+    def _seat_from(self, block: blocks.Block) -> None:
+        """A seat that only its page still knows, if the process that asked for it still lives."""
+        told = block.identity
+        task = Task(told.step, told.task, told.asked_pid, told.asked_started_ticks)
+        lives = self._procfs.lives(task.pid, task.started_ticks)
+        if not lives or self._procfs.uid(task.pid) != told.uid:
+            return
+        known = self.seats.get(told.job_id)
+        if known is None:
+            known = Seat(
+                told.job_id, told.uid, told.role, told.class_name, told.token, told.gpu_uuids
+            )
+        if known.uid == told.uid:
+            self.seats[told.job_id] = known.with_task(task)
+
+    # --- what tasks ask -----------------------------------------------------------------------
+
+    def answer(self, request: Request, peer: Peer) -> Answer:
+        """What a task finds in its environment."""
+        if request.role == Role.NONE and request.operation == "start":
+            return Answer()
+        started_ticks = self._procfs.started_ticks(peer.pid)
+        if not started_ticks:
+            raise RequestError(f"pid {peer.pid} is gone")
+        asker = Task(request.step, request.task, peer.pid, started_ticks)
+        seat = self._seat_for(request, peer)
+        if request.operation == "start":
+            if seat.role == Role.GUEST:
+                seat = seat.on(self._gpus_for(seat, request.gpus))
+            seat = seat.with_task(asker)
+        self.seats[seat.job_id] = seat
+        self._empty_since_s.pop(seat.job_id, None)
+        store.save(self.settings.table, self.seats)
+        block = self._new_block(seat, asker)
+        return Answer(self._environment(seat, block, request))
+
+    def _seat_for(self, request: Request, peer: Peer) -> Seat:
+        known = self.seats.get(request.job_id)
+        if known and known.uid != request.uid:
+            if peer.uid != 0:
+                raise RequestError(f"job {request.job_id} is not of uid {request.uid}")
+            known = None  # whoever said so first was not the job's user: root knows
+        if known:
+            return known
+        if request.operation == "block":
+            raise RequestError(f"job {request.job_id} has no task here")
+        of_user = [seat for seat in self.seats.values() if seat.uid == request.uid]
+        if len(of_user) >= MAX_SEATS_PER_USER:
+            raise RequestError(f"uid {request.uid} has {len(of_user)} jobs here already")
+        return Seat(request.job_id, request.uid, request.role, request.class_name, request.token)
+
+    def _gpus_for(self, seat: Seat, count: int) -> tuple[str, ...]:
+        others = {job: one for job, one in self.seats.items() if job != seat.job_id}
+        there = self.window.latest()
+        if not there:
+            raise RequestError("no GPU answers on this node")
+        use = [
+            GpuUse(one.uuid, one.index, self.window.use_pct(one.uuid), one.memory_used_mib)
+            for one in there
+        ]
+        kept = [uuid for uuid in seat.gpu_uuids if any(one.uuid == uuid for one in there)]
+        return choose(use, others, count, kept=kept)
+
+    def _new_block(self, seat: Seat, asker: Task) -> blocks.Block | None:
+        """A page for the asker; a task can do without one, so nothing is refused for it."""
+        mine = [block for block in self._blocks.values() if block.identity.job_id == seat.job_id]
+        if len(mine) >= MAX_BLOCKS_PER_JOB:
+            _log.warning("job %d has %d control blocks: no more", seat.job_id, len(mine))
+            return None
+        identity = Identity(
+            job_id=seat.job_id,
+            step=asker.step,
+            task=asker.task,
+            uid=seat.uid,
+            role=seat.role,
+            class_name=seat.class_name,
+            token=seat.token,
+            gpu_uuids=seat.gpu_uuids,
+            asked_pid=asker.pid,
+            asked_started_ticks=asker.started_ticks,
+        )
+        try:
+            block = blocks.create(
+                self.settings.blocks, identity, lease_until_ns=self._lease_until_ns()
+            )
+        except OSError as error:
+            _log.error("no control block for job %d: %s", seat.job_id, error)
+            return None
+        if old := self._blocks.get(block.path):
+            old.forget()
+        self._blocks[block.path] = block
+        return block
+
+    def _environment(
+        self, seat: Seat, block: blocks.Block | None, request: Request
+    ) -> dict[str, str]:
+        told = {}
+        if block:
+            told[ENVIRONMENT_VARIABLE] = str(block.path)
+        if request.operation == "block":
+            return told
+        told["SLIPSTREAM_INJECT"] = str(self.settings.inject_dir)
+        if request.python_path is not None:
+            parts = [str(self.settings.inject_dir), request.python_path]
+            told["PYTHONPATH"] = ":".join(part for part in parts if part)
+        if seat.role == Role.GUEST:
+            told["CUDA_VISIBLE_DEVICES"] = self._visible(seat)
+            told["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # the order in which NVML counts
+        return told
+
+    def _visible(self, seat: Seat) -> str:
+        """The guest's GPUs as CUDA will number them."""
+        gpus = {one.uuid: one for one in self.window.latest()}
+        mine = [gpus[uuid] for uuid in seat.gpu_uuids if uuid in gpus]
+        devices = [self.settings.device_dir / f"nvidia{one.minor}" for one in mine]
+        grant = self._cgroups.grant(uid=seat.uid, job_id=seat.job_id, devices=devices)
+        self.grants_refused += len(grant.refused)
+        for sentence in grant.refused:
+            _log.error("job %d: device not granted: %s", seat.job_id, sentence)
+        if grant.constrained:  # CUDA sees only what was granted, and counts that from 0
+            return ",".join(str(place) for place in range(len(mine)))
+        return ",".join(str(one.index) for one in mine)
+
+    # --- what time brings ---------------------------------------------------------------------
+
+    def sample(self) -> None:
+        """Ask NVML. May take a while with a real driver: called in a thread."""
+        samples = self.nvml.sample(time.monotonic())
+        if self.nvml.error:
+            if not self.nvml_errors:
+                _log.warning("%s", self.nvml.error)
+            self.nvml_errors += 1
+        self.window.add(samples)
+
+    def look(self) -> dict[str, Any]:
+        """Read the pages; returns the event that says what is so now."""
+        for block in self._blocks.values():
+            block.refresh()
+        return event(
+            node=self.settings.node,
+            at_s=time.time(),
+            window=self.window,
+            seats=self.seats,
+            progress=self.progress(),
+        )
+
+    def renew_leases(self) -> None:
+        """Promise every process to be there for a while longer."""
+        until_ns = self._lease_until_ns()
+        for block in self._blocks.values():
+            with contextlib.suppress(OSError):
+                block.renew_lease(until_ns)
+
+    def make_batons(self) -> None:
+        """The files that guests lock while nobody coordinates them."""
+        run_dir = str(self.settings.run_dir)
+        Path(batons.folder(run_dir)).mkdir(mode=0o755, exist_ok=True)
+        for gpu in self.window.latest():
+            for path in batons.paths(run_dir, gpu.uuid):
+                # Anybody may open it to lock it, and nobody may write.
+                Path(path).touch(mode=0o444, exist_ok=True)
+
+    def sweep(self, now_s: float) -> None:
+        """Let go of what has ended, and learn which GPUs Slurm gave to owners."""
+        before = dict(self.seats)
+        for job, seat in before.items():
+            ended = [
+                task for task in seat.tasks if not self._procfs.lives(task.pid, task.started_ticks)
+            ]
+            self.seats[job] = self._with_owned_gpus(seat.without_tasks(ended))
+            if self.seats[job].tasks:
+                self._empty_since_s.pop(job, None)
+            elif now_s - self._empty_since_s.setdefault(job, now_s) >= SEAT_LINGERS_S:
+                del self.seats[job]
+                del self._empty_since_s[job]
+        self._sweep_blocks()
+        if self.seats != before:
+            store.save(self.settings.table, self.seats)
+
+    def _with_owned_gpus(self, seat: Seat) -> Seat:
+        if seat.role != Role.OWNER or seat.gpu_uuids:
+            return seat
+        by_index = {one.index: one.uuid for one in self.window.latest()}
+        for task in seat.tasks:
+            named = gpus_named(self._procfs.environment(task.pid))
+            if named is not None:
+                return seat.on([by_index[index] for index in named if index in by_index])
+        return seat
+
+    def _sweep_blocks(self) -> None:
+        for path, block in list(self._blocks.items()):
+            told = block.identity
+            if not self._procfs.lives(told.asked_pid, told.asked_started_ticks):
+                block.remove()
+                del self._blocks[path]
+                with contextlib.suppress(OSError):
+                    path.parent.rmdir()  # the last page of its job
+
+    # --- for those who look in ------------------------------------------------------------------
+
+    def progress(self) -> dict[int, list[Progress]]:
+        """What the processes of each job said last."""
+        told: dict[int, list[Progress]] = {job: [] for job in self.seats}
+        for block in self._blocks.values():
+            if block.identity.job_id in told:
+                told[block.identity.job_id].append(block.progress)
+        return told
+
+    def block_faults(self) -> int:
+        """How often a page could not be read whole."""
+        return sum(block.faults for block in self._blocks.values())
+
+    def _lease_until_ns(self) -> int:
+        return time.monotonic_ns() + int(self.settings.lease_s * 1e9)

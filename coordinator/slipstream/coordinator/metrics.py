@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What Prometheus reads: taken from the state at the moment it is asked for."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING, Final
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from slipstream.coordinator.events import job_report
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from prometheus_client.metrics_core import Metric
+
+    from slipstream.coordinator.daemon import Coordinator
+
+_ASK_WITHIN_S: Final = 2.0
+_CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+
+
+class State(Collector):
+    """One coordinator, as metrics."""
+
+    def __init__(self, coordinator: Coordinator) -> None:
+        self._coordinator = coordinator
+
+    def collect(self) -> Iterator[Metric]:
+        """Called at each scrape."""
+        yield from self._gpus()
+        yield from self._jobs()
+        yield from self._daemon()
+
+    def _gpus(self) -> Iterator[Metric]:
+        window = self._coordinator.window
+        use = GaugeMetricFamily("slipstream_gpu_use_pct", "Mean use over 10 s", labels=["gpu"])
+        memory = GaugeMetricFamily(
+            "slipstream_gpu_memory_used_bytes", "Memory in use", labels=["gpu"]
+        )
+        for gpu in window.latest():
+            use.add_metric([str(gpu.index)], window.use_pct(gpu.uuid))
+            memory.add_metric([str(gpu.index)], gpu.memory_used_mib * (1 << 20))
+        yield from (use, memory)
+
+    def _jobs(self) -> Iterator[Metric]:
+        seats = GaugeMetricFamily("slipstream_jobs", "Jobs on this node", labels=["role"])
+        done = CounterMetricFamily(
+            "slipstream_job_minibatches", "Mini-batches done", labels=["job"]
+        )
+        phase = GaugeMetricFamily(
+            "slipstream_job_phase", "1 for its phase", labels=["job", "phase"]
+        )
+        roles = [seat.role.name.lower() for seat in self._coordinator.seats.values()]
+        for role in sorted(set(roles)):
+            seats.add_metric([role], roles.count(role))
+        for job, pages in self._coordinator.progress().items():
+            told = job_report(job, pages)
+            done.add_metric([str(job)], told["minibatch"])
+            phase.add_metric([str(job), told["phase"]], 1)
+        yield from (seats, done, phase)
+
+    def _daemon(self) -> Iterator[Metric]:
+        one = self._coordinator
+        counts = {
+            "slipstream_node_requests_answered": one.socket.answered,
+            "slipstream_node_requests_refused": one.socket.refused,
+            "slipstream_events_sent": one.sender.sent,
+            "slipstream_events_failed": one.sender.failed,
+            "slipstream_block_faults": one.block_faults(),
+            "slipstream_device_grants_refused": one.grants_refused,
+            "slipstream_nvml_errors": one.nvml_errors,
+        }
+        for name, value in counts.items():
+            yield CounterMetricFamily(name, name.replace("_", " ") + " in all", value=value)
+
+
+class MetricsServer:
+    """Answers any HTTP request with the metrics."""
+
+    def __init__(self, coordinator: Coordinator) -> None:
+        self._registry = CollectorRegistry()
+        self._registry.register(State(coordinator))
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """One connection."""
+        try:
+            async with asyncio.timeout(_ASK_WITHIN_S):
+                await reader.readuntil(b"\r\n\r\n")
+                body = generate_latest(self._registry)
+                head = (
+                    f"HTTP/1.1 200 OK\r\nContent-Type: {_CONTENT_TYPE}\r\n"
+                    f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+                )
+                writer.write(head.encode() + body)
+                await writer.drain()
+        except (OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+            pass  # a scraper that went away will come back
+        finally:
+            writer.close()
+            with contextlib.suppress(OSError):
+                await writer.wait_closed()

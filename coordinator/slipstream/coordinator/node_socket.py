@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The socket at which tasks ask. Who asks is the kernel's word (SO_PEERCRED), not the line's."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+import struct
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from slipstream.coordinator import requests
+from slipstream.coordinator.requests import MAX_LINE_BYTES, RequestError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+_log = logging.getLogger(__name__)
+
+MAX_CONNECTIONS: Final = 128
+_ASK_WITHIN_S: Final = 1.0
+_CREDENTIALS = struct.Struct("3i")
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """The process at the other end."""
+
+    pid: int
+    uid: int
+
+
+class NodeSocket:
+    """Reads one line, answers, closes; at most so many at a time."""
+
+    def __init__(
+        self, path: Path, answer: Callable[[requests.Request, Peer], requests.Answer]
+    ) -> None:
+        self._path = path
+        self._answer = answer
+        self._open = 0
+        self.answered = 0
+        self.refused = 0
+
+    async def start(self) -> asyncio.Server:
+        """Listen. Any user's task may ask; what it may have is decided by who it is."""
+        self._path.unlink(missing_ok=True)
+        server = await asyncio.start_unix_server(
+            self._serve, self._path, limit=MAX_LINE_BYTES, backlog=MAX_CONNECTIONS
+        )
+        self._path.chmod(0o666)
+        return server
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._open += 1
+        try:
+            if self._open <= MAX_CONNECTIONS:
+                async with asyncio.timeout(_ASK_WITHIN_S):
+                    line = await reader.readline()
+                    writer.write(self._respond(line, peer_of(writer)).encode())
+                    await writer.drain()
+        except (OSError, TimeoutError, ValueError):
+            self.refused += 1  # gone, too slow, or a line without end
+        finally:
+            self._open -= 1
+            writer.close()
+            with contextlib.suppress(OSError):
+                await writer.wait_closed()
+
+    def _respond(self, line: bytes, peer: Peer) -> str:
+        try:
+            request = requests.parse(line.decode("ascii", errors="replace"))
+            _check(request, peer)
+            text = requests.render(self._answer(request, peer))
+        except (RequestError, OSError) as error:
+            self.refused += 1
+            _log.warning("request of pid %d (uid %d) refused: %s", peer.pid, peer.uid, error)
+            return f"error {error}\n"
+        self.answered += 1
+        return text
+
+
+def _check(request: requests.Request, peer: Peer) -> None:
+    if peer.uid not in (0, request.uid):
+        raise RequestError(f"uid={request.uid} cannot be asked for by uid {peer.uid}")
+
+
+def peer_of(writer: asyncio.StreamWriter) -> Peer:
+    """Who is at the other end, from the kernel."""
+    raw = writer.get_extra_info("socket").getsockopt(
+        socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size
+    )
+    pid, uid, _gid = _CREDENTIALS.unpack(raw)
+    return Peer(pid, uid)

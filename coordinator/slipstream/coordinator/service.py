@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The coordinator's clockwork: what is done how often, until it is told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import logging
+import os
+import signal
+import time
+from typing import TYPE_CHECKING, Final
+
+from slipstream.coordinator.daemon import Coordinator
+from slipstream.coordinator.events import HEARTBEAT_S, what_matters
+from slipstream.coordinator.metrics import MetricsServer
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    from slipstream.coordinator.settings import Settings
+
+_log = logging.getLogger(__name__)
+
+TICK_S: Final = 0.1
+LEASE_EVERY_S: Final = 1.0
+
+
+class ServiceError(RuntimeError):
+    """The coordinator cannot start; says why."""
+
+
+async def run(settings: Settings) -> None:
+    """Coordinate this node until SIGTERM or SIGINT."""
+    settings.run_dir.mkdir(mode=0o755, parents=True, exist_ok=True)
+    lock = _sole_coordinator(settings)
+    try:
+        coordinator = Coordinator(settings)
+        coordinator.sample()
+        coordinator.recover()
+        coordinator.make_batons()
+        coordinator.renew_leases()
+        async with contextlib.AsyncExitStack() as stack:
+            for server in await _servers(coordinator):
+                await stack.enter_async_context(server)
+            _log.info("coordinating %s in %s", settings.node, settings.run_dir)
+            await _tick_until_stopped(coordinator)
+    finally:
+        os.close(lock)
+
+
+def _sole_coordinator(settings: Settings) -> int:
+    """A lock that ends with this process: two coordinators would seat the same GPU twice."""
+    path = settings.run_dir / "coordinator.lock"
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        os.close(descriptor)
+        raise ServiceError(f"another coordinator runs in {settings.run_dir}") from error
+    return descriptor
+
+
+async def _servers(coordinator: Coordinator) -> list[asyncio.Server]:
+    settings = coordinator.settings
+    metrics = MetricsServer(coordinator)
+    settings.metrics_socket.unlink(missing_ok=True)
+    servers = [
+        await coordinator.socket.start(),
+        await asyncio.start_unix_server(metrics.serve, settings.metrics_socket),
+    ]
+    if settings.metrics_port:
+        servers.append(
+            await asyncio.start_server(metrics.serve, "127.0.0.1", settings.metrics_port)
+        )
+    return servers
+
+
+async def _tick_until_stopped(coordinator: Coordinator) -> None:
+    stopped = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopped.set)
+    clock = _Clock(coordinator)
+    while not stopped.is_set():
+        await clock.tick()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(stopped.wait(), TICK_S)
+    await clock.finish()
+
+
+class _Clock:
+    """Remembers what was done when."""
+
+    def __init__(self, coordinator: Coordinator) -> None:
+        self._coordinator = coordinator
+        self._leases_due_s = 0.0
+        self._heartbeat_due_s = 0.0
+        self._told: tuple[Any, ...] = ()
+        self._sending: asyncio.Task[bool] | None = None
+
+    async def tick(self) -> None:
+        """What is due now. An error in one tick is told and the next one comes."""
+        try:
+            await asyncio.to_thread(self._coordinator.sample)
+            now_s = time.monotonic()
+            if now_s >= self._leases_due_s:
+                self._leases_due_s = now_s + LEASE_EVERY_S
+                self._coordinator.renew_leases()
+                self._coordinator.sweep(now_s)
+                self._coordinator.make_batons()
+            self._report(now_s)
+        except OSError:
+            _log.exception("this tick was not completed")
+
+    async def finish(self) -> None:
+        """Let the last event go out."""
+        if self._sending:
+            await self._sending
+
+    def _report(self, now_s: float) -> None:
+        told = self._coordinator.look()
+        matters = what_matters(told)
+        if self._sending and not self._sending.done():
+            return  # what changed meanwhile is seen again at the next tick
+        if matters == self._told and now_s < self._heartbeat_due_s:
+            return
+        self._told = matters
+        self._heartbeat_due_s = now_s + HEARTBEAT_S
+        self._sending = asyncio.create_task(self._coordinator.sender.send(told))

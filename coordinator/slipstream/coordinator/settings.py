@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The coordinator's settings: argument > environment > default, read once."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import slipstream.wire
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+DEFAULT_RUN_DIR: Final = "/run/slipstream"
+INJECT: Final = Path(slipstream.wire.__file__).parent.with_name("torch_hooks") / "inject"
+"""The import hook's folder: in the same wheel as `wire`, but never imported here."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Everything the coordinator was told."""
+
+    node: str
+    run_dir: Path
+    """This node's sockets, blocks, batons and table."""
+    events_socket: Path
+    device_dir: Path
+    cgroup_root: Path
+    inject_dir: Path
+    lease_s: float
+    metrics_port: int
+    """On the loopback; 0: only the Unix socket."""
+
+    @property
+    def node_socket(self) -> Path:
+        return self.run_dir / "node.sock"
+
+    @property
+    def metrics_socket(self) -> Path:
+        return self.run_dir / "metrics.sock"
+
+    @property
+    def blocks(self) -> Path:
+        return self.run_dir / "blocks"
+
+    @property
+    def table(self) -> Path:
+        return self.run_dir / "seats.json"
+
+
+def read(argv: Sequence[str] | None, environment: Mapping[str, str]) -> Settings:
+    """Read them; a wrong one ends the program (2) with the right answers."""
+    parser = argparse.ArgumentParser(
+        prog="python -m slipstream.coordinator",
+        description="Coordinate the GPUs of this node.",
+        allow_abbrev=False,
+    )
+    scheduler_dir = environment.get("SLIPSTREAM_RUN_DIR") or DEFAULT_RUN_DIR
+    run_dir = environment.get("SLIPSTREAM_NODE_RUN_DIR") or scheduler_dir
+    node = environment.get("SLURMD_NODENAME") or socket.gethostname().partition(".")[0]
+    add = parser.add_argument
+    add("--node", default=node, help="this node's name in Slurm (default: %(default)s)")
+    add("--run-dir", type=Path, default=Path(run_dir), help="default: %(default)s")
+    add(
+        "--events-socket",
+        type=Path,
+        default=Path(scheduler_dir) / "events.sock",
+        help="the scheduler's (default: %(default)s)",
+    )
+    add(
+        "--device-dir",
+        type=Path,
+        default=Path(environment.get("SLIPSTREAM_DEVICE_DIR") or "/dev"),
+        help="where nvidia0, nvidia1, … are (default: %(default)s)",
+    )
+    add("--cgroup-root", type=Path, default=Path("/sys/fs/cgroup/devices"))
+    add("--inject-dir", type=Path, default=INJECT, help="the import hook's folder")
+    add("--lease-s", type=_lease, default=5.0, help="default: %(default)s")
+    add("--metrics-port", type=int, default=0, help="also on the loopback (default: off)")
+    told = parser.parse_args(argv)
+    return Settings(
+        node=told.node,
+        run_dir=Path(os.path.abspath(told.run_dir)),  # noqa: PTH100 (links stay as they are)
+        events_socket=told.events_socket,
+        device_dir=told.device_dir,
+        cgroup_root=told.cgroup_root,
+        inject_dir=told.inject_dir,
+        lease_s=told.lease_s,
+        metrics_port=told.metrics_port,
+    )
+
+
+def _lease(text: str) -> float:
+    value = float(text)
+    if not 2.0 <= value <= 60.0:  # noqa: PLR2004 (it is renewed every second)
+        raise argparse.ArgumentTypeError(f"{text} s: a lease takes 2 to 60 seconds")
+    return value

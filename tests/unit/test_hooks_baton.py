@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The baton: one guest at a time, each in its turn, and nobody waits for ever."""
+
+from __future__ import annotations
+
+import itertools
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from slipstream.torch_hooks.baton import Baton
+from slipstream.wire import batons
+
+pytestmark = pytest.mark.unit
+
+HOLDER = """
+import sys, time
+from slipstream.torch_hooks.baton import Baton
+baton = Baton(sys.argv[1], ["GPU-a"])
+assert baton.take(lambda: False).held
+print("held", flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.fixture
+def run_dir(tmp_path: Path) -> str:
+    """A node's folder with the batons of two GPUs."""
+    Path(batons.folder(str(tmp_path))).mkdir()
+    for uuid in ("GPU-a", "GPU-b"):
+        for path in batons.paths(str(tmp_path), uuid):
+            Path(path).touch(mode=0o444)
+    return str(tmp_path)
+
+
+def never() -> bool:
+    """The lease does not come back."""
+    return False
+
+
+def test_a_guest_alone_gets_it_at_once(run_dir: str) -> None:
+    """And keeps it for its slice."""
+    baton = Baton(run_dir, ["GPU-a"], slice_ms=50)
+    wait = baton.take(never)
+    assert wait.held
+    assert wait.waited_ns < 20_000_000
+    assert baton.slice_goes_on
+    time.sleep(0.06)
+    assert not baton.slice_goes_on
+
+
+def test_two_guests_of_one_gpu_never_hold_it_together(run_dir: str) -> None:
+    """The second is told in vain; once the first passes it on, the second has it."""
+    first = Baton(run_dir, ["GPU-a"])
+    second = Baton(run_dir, ["GPU-a"], patience_s=0.1)
+    assert first.take(never).held
+    assert not second.take(never).held
+    first.pass_on()
+    assert second.take(never).held
+
+
+def test_guests_of_different_gpus_do_not_meet(run_dir: str) -> None:
+    """Each GPU has its own."""
+    first, second = Baton(run_dir, ["GPU-a"]), Baton(run_dir, ["GPU-b"])
+    assert first.take(never).held
+    assert second.take(never).held
+
+
+def test_a_guest_of_two_gpus_takes_both_or_none(run_dir: str) -> None:
+    """What it has of them is given back when it does not get the rest."""
+    holder, both = Baton(run_dir, ["GPU-b"]), Baton(run_dir, ["GPU-b", "GPU-a"], patience_s=0.1)
+    other = Baton(run_dir, ["GPU-a"])
+    assert holder.take(never).held
+    assert not both.take(never).held
+    assert other.take(never).held
+
+
+def test_who_is_impatient_goes_on_for_a_slice_without_it(run_dir: str) -> None:
+    """A holder that was stopped must not stop everybody; it is said, not hidden."""
+    holder, other = Baton(run_dir, ["GPU-a"]), Baton(run_dir, ["GPU-a"], patience_s=0.1)
+    assert holder.take(never).held
+    wait = other.take(never)
+    assert (wait.held, wait.impatient) == (False, True)
+    assert 100_000_000 <= wait.waited_ns < 1_000_000_000
+    assert other.slice_goes_on
+
+
+def test_a_wait_is_called_off_when_the_lease_is_back(run_dir: str) -> None:
+    """Within a look or two."""
+    holder, other = Baton(run_dir, ["GPU-a"]), Baton(run_dir, ["GPU-a"])
+    assert holder.take(never).held
+    back_at_s = time.monotonic() + 0.1
+    wait = other.take(lambda: time.monotonic() > back_at_s)
+    assert (wait.held, wait.impatient) == (False, False)
+    assert wait.waited_ns < 1_000_000_000
+
+
+def test_the_kernel_passes_on_what_a_killed_guest_held(run_dir: str) -> None:
+    """The holder is killed (-9), and the next one has it."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLDER, run_dir], stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout
+    assert process.stdout.readline() == "held\n"
+    other = Baton(run_dir, ["GPU-a"], patience_s=10)
+    assert not Baton(run_dir, ["GPU-a"], patience_s=0.05).take(never).held
+    process.kill()
+    process.communicate()
+    assert other.take(never).held
+
+
+def test_two_hungry_guests_take_turns(run_dir: str) -> None:
+    """Who passes it on and wants it again has to queue: strictly one after the other."""
+    turns = _turns(run_dir, guests=2, seconds=1.2)
+    assert len(turns) >= 8
+    assert all(one != other for one, other in itertools.pairwise(turns[1:]))
+
+
+def test_none_of_four_hungry_guests_is_left_out(run_dir: str) -> None:
+    """Each has its share, give or take luck."""
+    turns = _turns(run_dir, guests=4, seconds=2.5)
+    counts = [turns.count(guest) for guest in range(4)]
+    assert min(counts) >= max(1, len(turns) // 16), counts
+
+
+def _turns(run_dir: str, *, guests: int, seconds: float) -> list[int]:
+    """Who held the baton, in order; asserts that nobody held it together with another."""
+    ends_at = time.monotonic() + seconds
+    turns: list[int] = []
+    inside = threading.Semaphore(1)
+
+    def train(guest: int) -> None:
+        baton = Baton(run_dir, ["GPU-a"], slice_ms=30)
+        while time.monotonic() < ends_at:
+            if not baton.slice_goes_on:
+                baton.pass_on()
+                if not baton.take(lambda: time.monotonic() > ends_at).held:
+                    break
+                turns.append(guest)
+            assert inside.acquire(blocking=False), "two at a time"
+            time.sleep(0.005)
+            inside.release()
+        baton.pass_on()
+
+    threads = [threading.Thread(target=train, args=(guest,)) for guest in range(guests)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return turns

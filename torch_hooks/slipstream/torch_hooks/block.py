@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A control block as its training process holds it: mapped, claimed, and written at each boundary.
+
+A page has one writer: whoever holds a record lock on its file. The kernel gives that lock back when
+the process ends or execs, and a forked child does not inherit it. The file must be opened here and
+nowhere else in this process: closing any descriptor of it would drop the lock.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import mmap
+import os
+from typing import TYPE_CHECKING
+
+from slipstream.wire import control_block
+from slipstream.wire.control_block import (
+    PAGE_BYTES,
+    Directive,
+    Down,
+    Identity,
+    Phase,
+    Up,
+    word,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_SEQUENCE = word(Up, "sequence")
+_PID = word(Up, "pid")
+_PHASE = word(Up, "phase")
+_MINIBATCHES = word(Up, "minibatches")
+_LAST_BOUNDARY = word(Up, "last_boundary_ns")
+_MINIBATCH = word(Up, "minibatch_ns")
+_DOWN_SEQUENCE = word(Down, "sequence")
+_LEASE = word(Down, "lease_until_ns")
+
+
+class Block:
+    """This process's page. Not safe for threads: only the thread that trains writes it."""
+
+    __slots__ = ("_descriptor", "_told", "_words", "identity", "path")
+
+    def __init__(self, path: str, descriptor: int, page: mmap.mmap, identity: Identity) -> None:
+        self.path = path
+        self.identity = identity
+        self._descriptor = descriptor
+        self._words = memoryview(page).cast("Q")
+        self._told = -1
+        self._words[_SEQUENCE] &= ~1  # a killed writer before us may have left it odd
+        self.write(pid=os.getpid())
+
+    @property
+    def lease_until_ns(self) -> int:
+        """Until when the coordinator promised to be there."""
+        return self._words[_LEASE]
+
+    def write(self, **fields: int) -> None:
+        """Change fields of `Up`, together."""
+        words = self._words
+        words[_SEQUENCE] += 1
+        for name, value in fields.items():
+            words[word(Up, name)] = value
+        words[_SEQUENCE] += 1
+
+    def boundary(self, minibatches: int, at_ns: int, minibatch_ns: int) -> None:
+        """What changes at each boundary; the same as `write`, without its loop."""
+        words = self._words
+        sequence = words[_SEQUENCE]
+        words[_SEQUENCE] = sequence + 1
+        words[_PHASE] = Phase.TRAINING
+        words[_MINIBATCHES] = minibatches
+        words[_LAST_BOUNDARY] = at_ns
+        words[_MINIBATCH] = minibatch_ns
+        words[_SEQUENCE] = sequence + 2
+
+    def news(self) -> Directive | None:
+        """The directive, if there is one that was not read yet and that is whole."""
+        sequence = self._words[_DOWN_SEQUENCE]
+        if sequence == self._told:
+            return None
+        words = control_block.read_half(Down, self._read)
+        if not words:
+            return None  # looked at again at the next boundary
+        self._told = words[0]
+        return control_block.read_directive(words)
+
+    def close(self) -> None:
+        """Give the page back; it says what was last written."""
+        self._words.release()
+        os.close(self._descriptor)
+
+    def _read(self, first: int, count: int) -> Sequence[int]:
+        return self._words[first : first + count].tolist()
+
+
+def claim(path: str) -> Block | None:
+    """Become the writer of a page, or None if another living process is; raises what is wrong."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+    try:
+        try:
+            fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except (BlockingIOError, PermissionError):  # POSIX allows either
+            os.close(descriptor)
+            return None
+        # Read before it is mapped: touching what a short file lacks would kill this process.
+        identity = control_block.read_identity(os.pread(descriptor, PAGE_BYTES + 1, 0))
+        return Block(path, descriptor, mmap.mmap(descriptor, PAGE_BYTES), identity)
+    except BaseException:
+        os.close(descriptor)
+        raise

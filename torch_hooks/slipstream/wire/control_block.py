@@ -1,0 +1,342 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The control block: one page of memory between a training process and its node's coordinator.
+
+`control_block.h` says the same in C; a test compares the two field by field. Each part has one
+writer:
+
+* the header says whose page it is, written once by the coordinator before anybody can open it;
+* `Up` is written by the training process: how far it is and what it can do;
+* `Down` is written by the coordinator: what it asks for, and until when it promises to be there.
+
+Each half begins with its writer's sequence word, odd while that writer is busy. A writer killed
+between two stores leaves it odd: its readers keep what they knew, and its next writer sets it
+right. `lease_until_ns` is one word, renewed alone and read alone, and so needs no sequence. Stores
+are aligned words in program order, as x86-64 keeps them. All times are of CLOCK_MONOTONIC.
+
+A page belongs to the job's user, who may write anything into it: a reader with more rights than
+that user believes no number without looking at it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import enum
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+ENVIRONMENT_VARIABLE = "SLIPSTREAM_CONTROL"
+
+MAGIC = b"SLIPCTRL"
+VERSION = 1
+PAGE_BYTES = 4096
+UP_OFFSET = 2048
+DOWN_OFFSET = 3072
+MAX_GPUS = 16
+WORD_BYTES = 8
+_LARGEST = (1 << 64) - 1
+_ATTEMPTS = 16  # a writer is done within a microsecond; one that takes longer was killed or stopped
+
+
+class ControlBlockError(RuntimeError):
+    """The bytes are not a control block of this version; says what was found instead."""
+
+
+class Role(enum.IntEnum):
+    """How a job came to its GPUs."""
+
+    NONE = 0
+    OWNER = 1
+    GUEST = 2
+
+
+class Phase(enum.IntEnum):
+    """What a training process is doing; a later one is nearer to the end of its life."""
+
+    UNCLAIMED = 0
+    IMPORTING = 1
+    LOADING = 2
+    TRAINING = 3
+    WAITING_FOR_BATON = 4
+    ENDED = 5
+
+
+class Capability(enum.IntFlag):
+    """What the hooks of a process can be asked for."""
+
+    BOUNDARIES = 1
+    BATON = 2
+
+
+_NO_CAPABILITY = Capability(0)
+
+
+class Header(ctypes.Structure):
+    """Whose page it is."""
+
+    magic: bytes
+    version: int
+    page_bytes: int
+    job_id: int
+    task: int
+    uid: int
+    asked_pid: int
+    """Who asked for the page: the task's first process, often a shell that starts the training."""
+    role: int
+    asked_started_ticks: int
+    step: bytes
+    class_name: bytes
+    token: bytes
+    gpu_count: int
+    reserved: int
+    gpus: ctypes.Array[ctypes.Array[ctypes.c_char]]
+    """The UUIDs of the job's GPUs on this node, 48 bytes each."""
+    _fields_ = (
+        ("magic", ctypes.c_char * 8),
+        ("version", ctypes.c_uint32),
+        ("page_bytes", ctypes.c_uint32),
+        ("job_id", ctypes.c_uint64),
+        ("task", ctypes.c_uint32),
+        ("uid", ctypes.c_uint32),
+        ("asked_pid", ctypes.c_uint32),
+        ("role", ctypes.c_uint32),
+        ("asked_started_ticks", ctypes.c_uint64),
+        ("step", ctypes.c_char * 16),
+        ("class_name", ctypes.c_char * 16),
+        ("token", ctypes.c_char * 32),
+        ("gpu_count", ctypes.c_uint32),
+        ("reserved", ctypes.c_uint32),
+        ("gpus", (ctypes.c_char * 48) * MAX_GPUS),
+    )
+
+
+class Up(ctypes.Structure):
+    """From the training process; every field is one word, 0 when it is not known."""
+
+    _fields_ = tuple(
+        (name, ctypes.c_uint64)
+        for name in (
+            "sequence",
+            "pid",
+            "phase",
+            "minibatches",
+            "last_boundary_ns",
+            "minibatch_ns",
+            "capabilities",
+            "problems",
+            "leases_lost",
+            "baton_waited_ns",
+            "directive_epoch",
+        )
+    )
+
+
+class Down(ctypes.Structure):
+    """From the coordinator; every field is one word."""
+
+    _fields_ = tuple(
+        (name, ctypes.c_uint64)
+        for name in (
+            "sequence",
+            "epoch",
+            "share_pct",
+            "cap_bytes",
+            "request",
+            "armed_for_minibatch",
+            "lease_until_ns",
+        )
+    )
+
+
+def word(half: type[Up | Down], name: str) -> int:
+    """Where a field is, counted in words from the beginning of the page."""
+    offset = UP_OFFSET if half is Up else DOWN_OFFSET
+    return (offset + int(getattr(half, name).offset)) // WORD_BYTES
+
+
+@dataclass(frozen=True)
+class Identity:
+    """Whose page it is."""
+
+    job_id: int
+    step: str
+    task: int
+    uid: int
+    role: Role
+    class_name: str
+    token: str
+    gpu_uuids: tuple[str, ...]
+    asked_pid: int
+    asked_started_ticks: int
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What a training process says of itself; fields as in `Up`."""
+
+    pid: int = 0
+    phase: Phase = Phase.UNCLAIMED
+    minibatches: int = 0
+    last_boundary_ns: int = 0
+    minibatch_ns: int = 0
+    capabilities: Capability = _NO_CAPABILITY
+    problems: int = 0
+    leases_lost: int = 0
+    baton_waited_ns: int = 0
+    directive_epoch: int = 0
+
+
+@dataclass(frozen=True)
+class Directive:
+    """What the coordinator asks for, from the mini-batch on that it is armed for."""
+
+    epoch: int = 0
+    share_pct: int = 100
+    cap_bytes: int = 0
+    """0: no cap."""
+    request: int = 0
+    """0: nothing. Requests get their numbers with the parts that carry them out."""
+    armed_for_minibatch: int = 0
+
+
+def fresh_page(identity: Identity, directive: Directive, *, lease_until_ns: int) -> bytes:
+    """The page as the coordinator hands it out."""
+    if len(identity.gpu_uuids) > MAX_GPUS:
+        raise ControlBlockError(
+            f"{len(identity.gpu_uuids)} GPUs do not fit a control block; it has room for {MAX_GPUS}"
+        )
+    header = Header(
+        magic=MAGIC,
+        version=VERSION,
+        page_bytes=PAGE_BYTES,
+        job_id=identity.job_id,
+        task=identity.task,
+        uid=identity.uid,
+        asked_pid=identity.asked_pid,
+        role=identity.role,
+        asked_started_ticks=identity.asked_started_ticks,
+        step=_fitting(identity.step, 16),
+        class_name=_fitting(identity.class_name, 16),
+        token=_fitting(identity.token, 32),
+        gpu_count=len(identity.gpu_uuids),
+    )
+    for place, uuid in enumerate(identity.gpu_uuids):
+        header.gpus[place].value = _fitting(uuid, 48)
+    page = bytearray(PAGE_BYTES)
+    page[: ctypes.sizeof(header)] = bytes(header)
+    down = directive_words(directive)
+    page[DOWN_OFFSET + WORD_BYTES : DOWN_OFFSET + WORD_BYTES + len(down)] = down
+    lease = word(Down, "lease_until_ns") * WORD_BYTES
+    page[lease : lease + WORD_BYTES] = as_word(lease_until_ns)
+    return bytes(page)
+
+
+def read_identity(page: bytes) -> Identity:
+    """Whose page it is, after checking that it is one."""
+    if len(page) != PAGE_BYTES:
+        raise ControlBlockError(
+            f"it has {len(page)} bytes, a control block has {PAGE_BYTES}: it was cut off"
+        )
+    header = Header.from_buffer_copy(page)
+    wrong = _what_is_wrong(header)
+    if wrong:
+        raise ControlBlockError(wrong)
+    return Identity(
+        job_id=header.job_id,
+        step=_text(header.step),
+        task=header.task,
+        uid=header.uid,
+        role=Role(header.role),
+        class_name=_text(header.class_name),
+        token=_text(header.token),
+        gpu_uuids=tuple(_text(header.gpus[place].value) for place in range(header.gpu_count)),
+        asked_pid=header.asked_pid,
+        asked_started_ticks=header.asked_started_ticks,
+    )
+
+
+def read_progress(words: Sequence[int]) -> Progress:
+    """`Up` from its words, the sequence word first; a phase we do not know counts as training."""
+    pid, phase, minibatches, last_ns, minibatch_ns, able, *others = words[1 : _words_of(Up)]
+    return Progress(
+        pid,
+        Phase(phase) if phase in _PHASES else Phase.TRAINING,
+        minibatches,
+        last_ns,
+        minibatch_ns,
+        Capability(able & _CAPABILITIES),
+        *others,
+    )
+
+
+def read_directive(words: Sequence[int]) -> Directive:
+    """`Down` from its words, the sequence word first."""
+    return Directive(*words[1 : _words_of(Down) - 1])  # the lease is read for itself
+
+
+def directive_words(directive: Directive) -> bytes:
+    """What stands between `Down`'s sequence word and its lease."""
+    fields = (
+        directive.epoch,
+        directive.share_pct,
+        directive.cap_bytes,
+        directive.request,
+        directive.armed_for_minibatch,
+    )
+    return b"".join(as_word(field) for field in fields)
+
+
+def read_half(half: type[Up | Down], read: Callable[[int, int], Sequence[int]]) -> Sequence[int]:
+    """All words of a half as they were at one moment, or none if its writer never finished.
+
+    Args:
+        half: which one.
+        read: given the first word's number and how many, returns those words as they are now.
+    """
+    first, count = word(half, "sequence"), _words_of(half)
+    for _ in range(_ATTEMPTS):
+        words = read(first, count)
+        if len(words) == count and not words[0] & 1 and list(read(first, 1)) == [words[0]]:
+            return words
+    return ()
+
+
+def as_word(value: int) -> bytes:
+    """A number as it stands in the page; one that does not fit becomes the nearest that does."""
+    return min(max(value, 0), _LARGEST).to_bytes(WORD_BYTES, "little")
+
+
+_PHASES = frozenset(int(phase) for phase in Phase)
+_CAPABILITIES = sum(int(one) for one in Capability)
+
+
+def _words_of(half: type[Up | Down]) -> int:
+    return ctypes.sizeof(half) // WORD_BYTES
+
+
+def _what_is_wrong(header: Header) -> str:
+    if header.magic != MAGIC:
+        return f"it begins with {header.magic!r}, a control block with {MAGIC!r}"
+    if header.version != VERSION or header.page_bytes != PAGE_BYTES:
+        return (
+            f"it is of version {header.version} with {header.page_bytes} bytes; "
+            f"these hooks read version {VERSION} with {PAGE_BYTES}"
+        )
+    if header.role not in tuple(Role):
+        return f"its role is {header.role}, known are {[int(role) for role in Role]}"
+    if header.gpu_count > MAX_GPUS:
+        return f"it names {header.gpu_count} GPUs, possible are 0 to {MAX_GPUS}"
+    return ""
+
+
+def _fitting(text: str, size: int) -> bytes:
+    encoded = text.encode()
+    if len(encoded) >= size:
+        raise ControlBlockError(f"{text!r} does not fit a control block: at most {size - 1} bytes")
+    return encoded
+
+
+def _text(raw: bytes) -> str:
+    return raw.decode(errors="replace")
