@@ -4,10 +4,11 @@
 from __future__ import annotations
 
 import shutil
+import sys
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from slipstream.sandbox import plugins
+from slipstream.sandbox import gpus, plugins
 from slipstream.sandbox.errors import SandboxError
 
 if TYPE_CHECKING:
@@ -66,6 +67,37 @@ def slurmd(plan: Plan, layout: Layout, node: str) -> Daemon:
         environment={
             "SLIPSTREAM_GPU_STATE": str(layout.gpu_state(node)),
             **plugins.node_environment(layout, node),
+        },
+    )
+
+
+def scheduler(layout: Layout) -> Daemon:
+    """Our central daemon; a sandbox has no years of trust to earn, so it starts with advice on."""
+    return Daemon(
+        "scheduler",
+        (sys.executable, "-m", "slipstream.scheduler"),
+        environment={
+            **plugins.controller_environment(layout),
+            "SLIPSTREAM_STATE_DIR": str(layout.state),
+            "SLIPSTREAM_DISABLE_FILE": str(layout.etc / "disable"),
+            "SLIPSTREAM_SCHEDULER_MODE": "advise",
+            "SLIPSTREAM_SCHEDULER_SLURM_USER": "root",
+        },
+    )
+
+
+def coordinator(plan: Plan, layout: Layout, node: str) -> Daemon:
+    """Our daemon of one node, which sees the node's GPUs through NVML."""
+    return Daemon(
+        f"coordinator-{node}",
+        (sys.executable, "-m", "slipstream.coordinator"),
+        host=node if plan.netns else "head",
+        environment={
+            **plugins.controller_environment(layout),
+            **plugins.node_environment(layout, node),
+            "SLURMD_NODENAME": node,
+            "SLIPSTREAM_GPU_STATE": str(layout.gpu_state(node)),
+            "LD_LIBRARY_PATH": str(gpus.nvml_library(layout.native)),
         },
     )
 

@@ -28,5 +28,6 @@ def slurm_environment(layout: Layout, base: Mapping[str, str]) -> dict[str, str]
         **kept,
         "PATH": path,
         "SLURM_CONF": str(layout.slurm_conf),
+        "SLIPSTREAM_RUN_DIR": str(layout.run),
         MARKER_VARIABLE: str(layout.root),
     }

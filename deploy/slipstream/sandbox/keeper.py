@@ -23,7 +23,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from slipstream.sandbox import daemons, files, network, processes
+from slipstream.sandbox import daemons, files, network, plugins, processes
 from slipstream.sandbox.accounting import (
     create_accounts,
     create_database_user,
@@ -108,6 +108,18 @@ class Keeper:
             for node in self._plan.shape.node_names:
                 self._launch(daemons.slurmd(self._plan, self._layout, node))
             self._until(self._nodes_are_idle, "all nodes to be idle")
+        if self._plan.daemons:
+            with self._step("slipstream"):
+                self._start_slipstream()
+
+    def _start_slipstream(self) -> None:
+        nodes = self._plan.shape.node_names
+        self._launch(daemons.scheduler(self._layout))
+        for node in nodes:
+            self._launch(daemons.coordinator(self._plan, self._layout, node))
+        sockets = [self._layout.run / "submit.sock", self._layout.run / "api.sock"]
+        sockets += [plugins.run_folder(self._layout, node) / "node.sock" for node in nodes]
+        self._until(lambda: all(path.exists() for path in sockets), "Slipstream's sockets")
 
     def _start_accounting(self, password: str) -> None:
         with self._step("mariadb"):

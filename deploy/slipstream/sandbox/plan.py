@@ -23,6 +23,8 @@ class Plan:
     shape: Shape
     stock: bool = False
     """Plain Slurm, with nothing of ours in its configuration."""
+    daemons: bool = False
+    """With our scheduler and a coordinator per node; without, the plugins are on their own."""
     accounting: bool = False
     """slurmdbd and a MariaDB of its own, with the accounts below."""
     netns: bool = False
@@ -78,6 +80,7 @@ class Plan:
             {
                 "shape": self.shape.to_dict(),
                 "stock": self.stock,
+                "daemons": self.daemons,
                 "accounting": self.accounting,
                 "netns": self.netns,
                 "plugin_dir": self.plugin_dir,

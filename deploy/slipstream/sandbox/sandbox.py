@@ -12,7 +12,7 @@ import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, TypedDict, Unpack
 
 from slipstream.sandbox import files, network, processes
 from slipstream.sandbox.environment import slurm_environment
@@ -27,6 +27,16 @@ if TYPE_CHECKING:
     from slipstream.sandbox.shape import Shape
 
 _KEEPER_ENDS_WITHIN_S = 20.0
+
+
+class Options(TypedDict, total=False):
+    """The fields of a `Plan` that a `with` statement may set."""
+
+    stock: bool
+    daemons: bool
+    accounting: bool
+    netns: bool
+    plugin_dir: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,13 +58,11 @@ class Sandbox:
         *,
         name: str = "sandbox",
         home: Path | None = None,
-        stock: bool = False,
-        accounting: bool = False,
-        netns: bool = False,
+        **more: Unpack[Options],
     ) -> Iterator[Sandbox]:
         """A sandbox for the length of a `with`; it also ends if this process is killed."""
         sandbox = cls.named(name, home)
-        plan = Plan(shape=shape, stock=stock, accounting=accounting, netns=netns)
+        plan = Plan(shape=shape, **more)
         pipe = sandbox.begin(plan, lambda _name, _took_s: None)
         try:
             yield sandbox

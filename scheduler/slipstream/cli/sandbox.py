@@ -19,6 +19,7 @@ from slipstream.sandbox import Sandbox, SandboxError, Shape, gpus
 from slipstream.sandbox.layout import default_home
 from slipstream.sandbox.plan import Plan
 from slipstream.sandbox.sandbox import all_sandboxes
+from slipstream.sandbox.select_plugin import plugin_dir
 from slipstream.sandbox.status import Status, status_of
 
 if TYPE_CHECKING:
@@ -80,6 +81,12 @@ def sandbox() -> None:
     help="Each GPU comes with its part of the CPUs, so that owners leave none to guests.",
 )
 @click.option("--stock", is_flag=True, help="Plain Slurm, with nothing of ours in it.")
+@click.option(
+    "--daemons/--no-daemons",
+    default=True,
+    show_default=True,
+    help="With our scheduler and coordinators (never with --stock).",
+)
 @click.option("--accounting", is_flag=True, help="With slurmdbd, MariaDB and two accounts.")
 @click.option(
     "--netns", is_flag=True, help="Each node in a network namespace, racks behind slow uplinks."
@@ -101,8 +108,14 @@ def up(name: str, home: Path, port_base: int | None, **asked: Any) -> None:  # n
       slipstream sandbox up --netns --uplink-mbit 100
     """
     _as_root()
-    switches = {key: asked.pop(key) for key in ("stock", "accounting", "netns")}
-    plan = Plan(shape=Shape(**asked), port_base=port_base, **switches)
+    switches = {key: asked.pop(key) for key in ("stock", "daemons", "accounting", "netns")}
+    switches["daemons"] &= not switches["stock"]
+    plan = Plan(
+        shape=Shape(**asked),
+        port_base=port_base,
+        plugin_dir="" if switches["stock"] else _select_wrapper(),
+        **switches,
+    )
     wanted = Sandbox.named(name, home)
     begun = time.monotonic()
     wanted.up(plan, lambda step, took_s: click.echo(f"  {step:<22}{took_s:6.2f} s", err=True))
@@ -217,6 +230,15 @@ def fault(name: str, home: Path, node: str, gpu: int, what: str | None, xid: int
     else:
         raise SandboxError("say what: --lost, --healed or --xid NUMBER")
     click.echo(f"GPU {gpu} of {node}: " + (what or f"XID {xid}"))
+
+
+def _select_wrapper() -> str:
+    """PluginDir with the select wrapper; nothing, and why, where it cannot be built."""
+    try:
+        return plugin_dir()
+    except SandboxError as error:
+        click.echo(f"going on without the select wrapper: {error}", err=True)
+        return ""
 
 
 def _show(found: Status) -> None:
