@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -16,7 +17,7 @@ from scheduler_rig import Served, served, submission
 from slipstream.cli import main
 from slipstream.core.classes import Mode, Role
 from slipstream.core.events import NodeReported, SlurmLost
-from slipstream.core.sights import GpuUse, Standing
+from slipstream.core.sights import GpuUse, Standing, Training
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -96,6 +97,14 @@ def test_why_is_a_sentence_a_reason_and_a_story(rig: Served) -> None:
     assert lines[1] == "  A limit of its user, account, QOS or partition is reached. [limit]"
     assert lines[2] == "  Slurm says: QOSMaxGRESPerUser"
     assert lines[-1].endswith("a limit of its user, account, QOS or partition is reached")
+
+
+def test_why_of_a_training_job_says_how_far_it_is(rig: Served) -> None:
+    """What its hooks told its node, by the number the node knows it by."""
+    running = replace(sight("7_3", request(1), Standing.RUNNING), number=21)
+    told = Training(ref="21", phase="training", minibatch=40, minibatch_ms=12.4)
+    rig.tell(looked(11.0, running), NodeReported(at_s=1.0, node="n1", jobs=(told,)))
+    assert "  training: mini-batch 40, 12 ms each" in said(rig, "why", "7_3").splitlines()
 
 
 def test_why_of_a_job_nobody_knows_says_so(rig: Served) -> None:

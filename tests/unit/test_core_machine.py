@@ -246,6 +246,29 @@ def test_reports_move_the_next_guest_to_the_quiet_node() -> None:
     assert advised(one.handle(submitted(request(1, role=Role.GUEST)))) == {token(1): ("n2",)}
 
 
+def test_a_heartbeat_that_changes_nothing_is_no_reason_to_plan() -> None:
+    """41 % and 44 % are felt alike; 55 % is not."""
+    one = machine(node("n1"))
+    for use_pct, at_s, planned in ((41.0, 10.0, True), (44.0, 15.0, False), (55.0, 20.0, True)):
+        gpus = (GpuUse(index=0, use_pct=use_pct),)
+        one.handle(NodeReported(at_s=at_s, node="n1", gpus=gpus))
+        assert (one.wakes_at_s() == 0.0) is planned, use_pct
+        one.handle(TimerFired(at_s))
+
+
+def test_an_old_report_counts_as_none() -> None:
+    """The coordinator died: its node is judged by what Slurm says of it."""
+    one = machine(node("n1"), node("n2", used=4))
+    quiet = tuple(GpuUse(index=index, use_pct=0.0) for index in range(4))
+    busy = tuple(GpuUse(index=index, use_pct=90.0) for index in range(4))
+    one.handle(NodeReported(at_s=10.0, node="n1", gpus=busy))
+    one.handle(NodeReported(at_s=10.0, node="n2", gpus=quiet))
+    guest = request(1, role=Role.GUEST)
+    assert advised(one.handle(submitted(guest, at_s=11.0))) == {token(1): ("n2",)}
+    late = request(2, role=Role.GUEST)
+    assert advised(one.handle(submitted(late, at_s=11.0 + RULES.report_s))) == {token(2): ("n1",)}
+
+
 def test_each_task_of_an_array_has_advice_of_its_own() -> None:
     """What was said of the announced array gives way to what is said of its tasks."""
     one = machine(node("n1", used=3), node("n2", used=3))

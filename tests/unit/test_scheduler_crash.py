@@ -162,6 +162,24 @@ def test_refused_advice_comes_back_as_an_event(tmp_path: Path) -> None:
     journal.close()
 
 
+def test_a_journal_that_cannot_be_written_ends_the_daemon(tmp_path: Path) -> None:
+    """Nothing is carried out that is not on disk; somebody is told."""
+    journal = Journal(tmp_path / "journal.sqlite")
+    journal._db.execute(  # noqa: SLF001 (a disk that refuses, as near as a test can get)
+        "CREATE TRIGGER broken BEFORE INSERT ON event BEGIN SELECT RAISE(ABORT, 'no disk'); END"
+    )
+    failed: list[str] = []
+    enactor = Enactor(journal, FileBoard(tmp_path), print, failed.append)
+    one = machine(node("n1"))
+    enactor.start(())
+    event = submitted(request(1))
+    enactor.put(Entry(event, tuple(one.handle(event))))
+    enactor.stop()
+    journal.close()
+    assert failed == ["the journal cannot be written: no disk"]
+    assert FileBoard(tmp_path).says() == {}
+
+
 def test_the_kill_switch_empties_the_whole_board(tmp_path: Path) -> None:
     """Also what we did not know of."""
     board = FileBoard(tmp_path)

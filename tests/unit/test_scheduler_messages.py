@@ -182,6 +182,13 @@ def test_a_marker_is_found_behind_a_sites_own_words() -> None:
     assert (found.nodes_min, found.tasks, found.cpus_per_task) == (2, 4, 2)
 
 
+def test_the_last_of_several_markers_counts() -> None:
+    """As it does for the select wrapper."""
+    found = request_of(job(MARKER + MARKER.replace(token(1), token(2))))
+    assert found
+    assert found.token == token(2)
+
+
 @pytest.mark.parametrize("comment", ["", "a site's own [words]", "slipstream v=1", "[slipstreams]"])
 def test_a_job_without_a_marker_is_not_ours(comment: str) -> None:
     """Nothing is guessed."""
@@ -192,7 +199,6 @@ def test_a_job_without_a_marker_is_not_ours(comment: str) -> None:
 @pytest.mark.parametrize(
     "marker",
     [
-        MARKER + MARKER,
         "[slipstream v=1 token]",
         "[slipstream ]",
         MARKER.replace("v=1", "v=2"),

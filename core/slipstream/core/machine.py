@@ -14,7 +14,7 @@ from slipstream.core import answers, events
 from slipstream.core.advice import Advice, advice_key
 from slipstream.core.classes import Mode, Strength
 from slipstream.core.commands import Admit, Advise, Arrival, Settle, Withdraw
-from slipstream.core.placement import Field, Placement, need_of, place, taken
+from slipstream.core.placement import Field, Placement, felt, need_of, place, taken
 from slipstream.core.planning import plan
 from slipstream.core.reasons import Reason
 from slipstream.core.records import PHASE_OF, JobRecord, Phase, unseen_key
@@ -47,6 +47,8 @@ class Rules:
     """How long advice holds without being renewed; it is renewed when half of that is over."""
     arrival_s: float = 60.0
     """How long a submitted job may take into Slurm's queue before it counts as lost."""
+    report_s: float = 60.0
+    """How long a node's report counts; older ones are as if nobody measured."""
     forget_s: float = 600.0
     """How long a lost one is remembered for its user's question."""
 
@@ -69,8 +71,11 @@ class Machine:
             case events.ClusterSeen():
                 return self._looked(event)
             case events.NodeReported():
+                before = state.reports.get(event.node)
                 state.reports[event.node] = event
-                self._stale = True
+                # Heartbeats that change no decision are no reason for a round of planning.
+                if before is None or felt(before.gpus) != felt(event.gpus):
+                    self._stale = True
                 return []
             case events.TopologyRead():
                 state.groups = event.groups
@@ -125,7 +130,9 @@ class Machine:
         )
         state.put(record)
         need = need_of(request)
-        found = place(need, self._field(self._left)) if need else Reason.SHAPE_NOT_HANDLED
+        found = (
+            place(need, self._field(self._left, event.at_s)) if need else Reason.SHAPE_NOT_HANDLED
+        )
         message = answers.to_user(request, found, advising=state.advising)
         commands: list[Command] = [Admit(request.token, request.job_class, request.role, message)]
         if isinstance(found, Placement):
@@ -241,7 +248,7 @@ class Machine:
             for record in state.jobs.values()
             if record.token and record.phase in (Phase.WAITING, Phase.SUBMITTED)
         ]
-        found = plan(waiting, state.requests, state.advice, self._field(state.nodes))
+        found = plan(waiting, state.requests, state.advice, self._field(state.nodes, at_s))
         self._left = found.left
         commands: list[Command] = []
         placed: set[str] = set()
@@ -290,8 +297,10 @@ class Machine:
         advice = self.state.advice.pop(key, None)
         return [Withdraw(advice.token, advice.task)] if advice else []
 
-    def _field(self, nodes: Mapping[str, NodeSight]) -> Field:
-        uses = {name: report.gpus for name, report in self.state.reports.items()}
+    def _field(self, nodes: Mapping[str, NodeSight], at_s: float) -> Field:
+        oldest_s = at_s - self.rules.report_s
+        reports = self.state.reports.items()
+        uses = {name: one.gpus for name, one in reports if one.at_s >= oldest_s}
         return Field(nodes, uses, self.state.topology)
 
 

@@ -25,6 +25,8 @@ _USE_BUCKET_PCT: Final = 10
 _MOST_COMPARISONS: Final = 2_000
 """Beyond that fewer starting points are tried: an answer in time beats the last bit of nearness."""
 
+_BUSY: Final = 100 // _USE_BUCKET_PCT
+
 Score = tuple[int, int]
 
 
@@ -139,6 +141,11 @@ def _after(node: NodeSight, placed: Placement, role: Role) -> NodeSight:
     )
 
 
+def felt(uses: Sequence[GpuUse]) -> tuple[int, ...]:
+    """What placements see of GPUs' use: two reports that are felt alike decide alike."""
+    return tuple(int(gpu.use_pct // _USE_BUCKET_PCT) for gpu in uses)
+
+
 def _may_use(node: NodeSight, need: Need) -> bool:
     if need.partitions and not any(name in node.partitions for name in need.partitions):
         return False
@@ -190,17 +197,16 @@ def _score(node: NodeSight, need: Need, shape: Placement, field: Field) -> Score
     free = _free_seats(node, need.role)
     if need.role is Role.OWNER:
         return (free - shape.seats_per_node, 0)
-    use_pct = _use_of_quietest(node, field.uses.get(node.name, ()), shape.seats_per_node)
-    return (int(use_pct // _USE_BUCKET_PCT), -free)
+    return (_use_of_quietest(node, field.uses.get(node.name, ()), shape.seats_per_node), -free)
 
 
-def _use_of_quietest(node: NodeSight, uses: Sequence[GpuUse], count: int) -> float:
+def _use_of_quietest(node: NodeSight, uses: Sequence[GpuUse], count: int) -> int:
     """The mean use of the least used GPUs; an owned GPU nobody measures counts as busy."""
-    measured = [gpu.use_pct for gpu in uses]
+    measured = felt(uses)
     if not measured:
-        measured = [0.0] * (node.gpus - node.gpus_used) + [100.0] * node.gpus_used
+        measured = (0,) * (node.gpus - node.gpus_used) + (_BUSY,) * node.gpus_used
     quietest = sorted(measured)[: max(1, count)]
-    return sum(quietest) / len(quietest) if quietest else 100.0
+    return sum(quietest) // len(quietest) if quietest else _BUSY
 
 
 def _best(scores: Mapping[str, Score], count: int, topology: Topology) -> tuple[str, ...]:
