@@ -19,7 +19,7 @@ from core_world import RULES, node, request, sight
 from slipstream.core import events
 from slipstream.core.advice import advice_key
 from slipstream.core.classes import Mode, Role
-from slipstream.core.commands import Advise, Withdraw
+from slipstream.core.commands import Admit, Advise, Withdraw
 from slipstream.core.machine import Machine
 from slipstream.core.reasons import Reason
 from slipstream.core.records import Phase
@@ -177,6 +177,16 @@ def test_advice_never_promises_more_than_there_is(history: list[Event]) -> None:
             there.gpus - there.gpus_used if role is Role.OWNER else there.slots - there.slots_used
         )
         assert count <= free, (name, role)
+
+
+@given(histories)
+def test_every_submission_gets_one_short_line(history: list[Event]) -> None:
+    """job_submit shows at most 400 bytes of printable text, and drops anything else."""
+    machine = Machine(RULES)
+    for event in history:
+        told = [one for one in machine.handle(event) if isinstance(one, Admit)]
+        assert len(told) == isinstance(event, events.JobSubmitted)
+        assert all(one.message.isprintable() and len(one.message.encode()) <= 400 for one in told)
 
 
 @given(histories)

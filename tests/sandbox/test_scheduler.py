@@ -3,12 +3,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import random
 import signal
 import socket
 import subprocess
 import sys
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -207,6 +210,28 @@ def test_kill_9_and_a_new_start_reconcile(rig: Rig, eventually: Eventually) -> N
     assert rig.why(unheard)["class"] == "opportunistic"
     assert rig.outcomes(4)["Admit"] is Outcome.DONE
     assert eventually(lambda: Outcome.INTENDED not in rig.outcomes(5).values())
+
+
+def test_a_storm_of_deaths_loses_nobody(rig: Rig, eventually: Eventually) -> None:
+    """Killed at any moment between twelve submissions: each is known and settled in the end."""
+    drawn = random.Random(3)  # noqa: S311 (the same storm each time)
+    jobs: dict[int, str] = {}
+    for number in range(20, 32):
+        with contextlib.suppress(OSError, ValueError):
+            rig.ask(submission(token(number)))  # nobody may be there: then Lua goes on alone
+        jobs[number] = rig.sbatch("--gres=slot:1", number=number)
+        if drawn.random() < 0.4:
+            time.sleep(drawn.random() * 0.3)
+            rig.end(signal.SIGKILL)
+            rig.start(eventually)
+    assert eventually(lambda: all(rig.why(job).get("phase") == "running" for job in jobs.values()))
+    assert [rig.why(job)["token"] for job in jobs.values()] == [token(number) for number in jobs]
+
+    def settled() -> bool:
+        found = [rig.outcomes(number) for number in jobs]
+        return all("Settle" in one and Outcome.INTENDED not in one.values() for one in found)
+
+    assert eventually(settled), [rig.outcomes(number) for number in jobs]
 
 
 def test_a_second_daemon_is_refused(rig: Rig) -> None:

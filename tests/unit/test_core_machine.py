@@ -313,6 +313,24 @@ def test_a_shape_we_do_not_handle_is_left_to_slurm() -> None:
     assert reason_of(one, "7") is Reason.SHAPE_NOT_HANDLED
 
 
+def test_a_story_tells_each_thing_once() -> None:
+    """What was said at submission is not said again on arrival, but anew after a requeue."""
+    one = machine(node("n1"))
+    asked = request(1)
+    one.handle(submitted(asked))
+    standings = (Standing.WAITING, Standing.WAITING, Standing.RUNNING, Standing.WAITING)
+    for at_s, standing in enumerate(standings, 11):
+        one.handle(looked(float(at_s), sight("7", asked, standing, priority=at_s)))
+    assert [line.text for line in one.state.jobs["7"].story] == [
+        "submitted as shared owner",
+        "advised to start on n1",
+        "waiting as job 7",
+        "running as job 7 on n1",
+        "waiting as job 7",
+        "advised to start on n1",
+    ]
+
+
 def test_a_requeued_job_is_planned_again() -> None:
     """From running back to waiting, with advice of its own."""
     one = machine(node("n1"))
