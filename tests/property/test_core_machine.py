@@ -23,6 +23,7 @@ from slipstream.core.commands import Admit, Advise, Withdraw
 from slipstream.core.machine import Machine
 from slipstream.core.reasons import Reason
 from slipstream.core.records import Phase
+from slipstream.core.rules import Rules
 from slipstream.core.sights import GpuUse, Standing
 from slipstream.core.topology import Group
 
@@ -96,6 +97,11 @@ happenings = st.one_of(
     looks(),
     reports(),
     st.builds(events.ModeChanged, st.just(0.0), st.sampled_from(Mode)),
+    st.builds(
+        lambda mode, lease_s: events.RulesChanged(0.0, Rules(mode=mode, lease_s=lease_s)),
+        st.sampled_from(Mode),
+        st.sampled_from([5.0, 60.0]),
+    ),
     st.just(events.SwitchedOff(0.0)),
     st.just(events.SwitchedOn(0.0)),
     st.just(events.SlurmLost(0.0, "away")),
@@ -198,6 +204,8 @@ def test_the_machine_comes_to_rest(history: list[Event]) -> None:
     now_s = history[-1].at_s if history else 1_000.0
     machine.handle(events.TimerFired(now_s))
     assert machine.handle(events.TimerFired(now_s)) == []
+    wakes_at_s = machine.wakes_at_s()
+    assert wakes_at_s is None or wakes_at_s > now_s  # or the daemon would never sleep
 
 
 REPLAY = """

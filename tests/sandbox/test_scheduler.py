@@ -118,6 +118,20 @@ class Rig:
             argv, env=self.environment, capture_output=True, text=True, check=False
         )
 
+    def replay(self, hash_seed: str) -> str:
+        """Every command decided again; fails if one differs from what was decided then."""
+        journal = str(self.folder / "state" / "journal.sqlite")
+        argv = [sys.executable, "-m", "slipstream.cli", "replay", "--commands", journal]
+        done = subprocess.run(
+            argv,
+            env={**self.environment, "PYTHONHASHSEED": hash_seed},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
     def outcomes(self, number: int) -> dict[str, Outcome]:
         """What the journal says about a token; read beside the daemon."""
         journal = Journal(self.folder / "state" / "journal.sqlite")
@@ -310,6 +324,26 @@ def test_slurmctld_gone_and_back_is_survived(tmp_path: Path, eventually: Eventua
             assert rig.process.poll() is None
         finally:
             rig.end()
+
+
+def test_a_real_journal_replays_alike_under_two_hash_seeds(
+    rig: Rig, eventually: Eventually
+) -> None:
+    """Submitted, advised, run, cancelled, switched, restarted: decided again letter by letter."""
+    jobs = []
+    for number in range(40, 45):
+        rig.ask(submission(token(number), role="guest" if number % 2 else "owner"))
+        gres = "--gres=slot:1" if number % 2 else "--gres=gpu:1"
+        jobs.append(rig.sbatch(gres, number=number, role="guest" if number % 2 else "owner"))
+    assert eventually(lambda: all(rig.why(job).get("phase") == "running" for job in jobs))
+    assert rig.command("mode", "observe").returncode == 0
+    rig.cluster.run("scancel", *jobs)
+    rig.end(signal.SIGKILL)
+    rig.start(eventually)
+    rig.end()
+    said = [rig.replay(seed) for seed in ("0", "4242")]
+    assert said[0].count("Advise") >= len(jobs)
+    assert said[0] == said[1]
 
 
 def test_the_daemon_ends_when_told_to(rig: Rig) -> None:

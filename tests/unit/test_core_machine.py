@@ -16,6 +16,7 @@ from slipstream.core.events import (
     CommandRefused,
     ModeChanged,
     NodeReported,
+    RulesChanged,
     SlurmFound,
     SlurmLost,
     SwitchedOff,
@@ -179,6 +180,17 @@ def test_observe_says_what_it_would_do_and_does_nothing() -> None:
     assert reason_of(one, "7") is Reason.WOULD_ADVISE
     assert advised(one.handle(ModeChanged(12.0, Mode.ADVISE))) == {token(1): ("n1",)}
     assert one.handle(ModeChanged(13.0, Mode.OBSERVE)) == [Withdraw(token(1))]
+
+
+def test_a_mode_set_by_command_counts_until_another_is_configured() -> None:
+    """New settings with the mode of before leave the operator's choice alone."""
+    one = machine(node("n1"))
+    one.handle(ModeChanged(10.0, Mode.ENFORCE))
+    one.handle(RulesChanged(11.0, replace(RULES, lease_s=10.0)))
+    assert one.state.mode == "enforce"
+    assert only(Advise, one.handle(submitted(request(1), at_s=12.0))).advice.until_s == 22.0
+    assert one.handle(RulesChanged(13.0, replace(RULES, mode=Mode.OBSERVE))) == [Withdraw(token(1))]
+    assert one.state.mode == "observe"
 
 
 def test_the_kill_switch_takes_all_advice_back() -> None:

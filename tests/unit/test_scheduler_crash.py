@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from core_world import RULES, looked, machine, node, request, sight, submitted, token
+from core_world import looked, machine, node, request, sight, submitted, token
 from slipstream.core.advice import advice_key
 from slipstream.core.events import CommandRefused, SwitchedOff
-from slipstream.core.machine import Machine
 from slipstream.scheduler.daemon import replayed
 from slipstream.scheduler.enactor import Enactor
 from slipstream.scheduler.journal import Entry, Journal, Outcome
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
 
     from slipstream.core.advice import Advice
     from slipstream.core.events import Event
+    from slipstream.core.machine import Machine
 
 pytestmark = pytest.mark.unit
 
@@ -109,7 +109,7 @@ def history() -> list[Event]:
 def restart(folder: Path) -> tuple[Machine, Journal]:
     """What a daemon does at its start."""
     journal = Journal(folder / "journal.sqlite")
-    one = replayed(journal, Machine(RULES))
+    one = replayed(journal)
     Enactor(journal, FileBoard(folder), print, print).reconcile(tuple(one.state.advice.values()))
     return one, journal
 
