@@ -127,8 +127,7 @@ class Engine:
         """Follow the kill switch."""
         try:
             thrown = self._disable_file.exists()
-        except OSError as error:  # a folder we may not look into: as it was
-            _LOG.warning("the kill switch cannot be looked at: %s", error)
+        except OSError:  # a folder we may not look into: as it was
             return
         if thrown and not self.machine.state.switched_off:
             _LOG.warning("switched off by %s", self._disable_file)
