@@ -2,8 +2,9 @@
 """Which nodes a job should start on: best fit for owners, quiet seats for guests. Pure.
 
 An owner goes where the fewest free GPUs remain, so that large holes stay for large jobs; a guest
-where GPUs are least used, then where most seats are free. Nearness in the topology decides among
-nodes that are equally good, and the name among those equally near.
+where GPUs are least used, then where it meets the fewest owners, then where most seats are free.
+Nearness in the topology decides among nodes that are equally good, and the name among those equally
+near.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _MOST_COMPARISONS: Final = 2_000
 
 _BUSY: Final = 100 // _USE_BUCKET_PCT
 
-Score = tuple[int, int]
+Score = tuple[int, int, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,8 +197,11 @@ def _score(node: NodeSight, need: Need, shape: Placement, field: Field) -> Score
     """Less is better."""
     free = _free_seats(node, need.role)
     if need.role is Role.OWNER:
-        return (free - shape.seats_per_node, 0)
-    return (_use_of_quietest(node, field.uses.get(node.name, ()), shape.seats_per_node), -free)
+        return (free - shape.seats_per_node, 0, 0)
+    use = _use_of_quietest(node, field.uses.get(node.name, ()), shape.seats_per_node)
+    # An owner that has just started shows no use yet: a GPU nobody owns is the safer seat.
+    owners_met = max(0, shape.seats_per_node - (node.gpus - node.gpus_used))
+    return (use, owners_met, -free)
 
 
 def _use_of_quietest(node: NodeSight, uses: Sequence[GpuUse], count: int) -> int:
