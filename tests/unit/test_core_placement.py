@@ -91,7 +91,7 @@ def test_a_guest_goes_where_gpus_are_least_used() -> None:
 
 
 def test_a_guest_leaves_owners_that_have_just_started_alone() -> None:
-    """Both nodes are quiet: the one whose GPUs nobody owns is taken, though its name comes later."""
+    """Both nodes are quiet: the one whose GPUs nobody owns is taken, whatever the names."""
     cluster = field(node("n1", used=4), node("n2"), n1=0.0, n2=0.0)
     assert chosen(guest(), cluster) == ("n2",)
 
