@@ -7,7 +7,8 @@ from dataclasses import replace
 
 from slipstream.core.classes import JobClass, Mode, Per, Role
 from slipstream.core.events import ClusterSeen, JobSubmitted
-from slipstream.core.machine import Machine, Rules
+from slipstream.core.machine import Machine
+from slipstream.core.rules import Rules
 from slipstream.core.sights import Gpus, JobSight, NodeSight, Request, Standing
 
 RULES = Rules(mode=Mode.ADVISE)

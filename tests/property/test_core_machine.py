@@ -19,10 +19,11 @@ from core_world import RULES, node, request, sight
 from slipstream.core import events
 from slipstream.core.advice import advice_key
 from slipstream.core.classes import Mode, Role
-from slipstream.core.commands import Advise, Withdraw
+from slipstream.core.commands import Admit, Advise, Withdraw
 from slipstream.core.machine import Machine
 from slipstream.core.reasons import Reason
 from slipstream.core.records import Phase
+from slipstream.core.rules import Rules
 from slipstream.core.sights import GpuUse, Standing
 from slipstream.core.topology import Group
 
@@ -96,6 +97,11 @@ happenings = st.one_of(
     looks(),
     reports(),
     st.builds(events.ModeChanged, st.just(0.0), st.sampled_from(Mode)),
+    st.builds(
+        lambda mode, lease_s: events.RulesChanged(0.0, Rules(mode=mode, lease_s=lease_s)),
+        st.sampled_from(Mode),
+        st.sampled_from([5.0, 60.0]),
+    ),
     st.just(events.SwitchedOff(0.0)),
     st.just(events.SwitchedOn(0.0)),
     st.just(events.SlurmLost(0.0, "away")),
@@ -180,6 +186,16 @@ def test_advice_never_promises_more_than_there_is(history: list[Event]) -> None:
 
 
 @given(histories)
+def test_every_submission_gets_one_short_line(history: list[Event]) -> None:
+    """job_submit shows at most 400 bytes of printable text, and drops anything else."""
+    machine = Machine(RULES)
+    for event in history:
+        told = [one for one in machine.handle(event) if isinstance(one, Admit)]
+        assert len(told) == isinstance(event, events.JobSubmitted)
+        assert all(one.message.isprintable() and len(one.message.encode()) <= 400 for one in told)
+
+
+@given(histories)
 @settings(max_examples=50)
 def test_the_machine_comes_to_rest(history: list[Event]) -> None:
     """Told that nothing has happened, it has nothing more to say."""
@@ -188,6 +204,8 @@ def test_the_machine_comes_to_rest(history: list[Event]) -> None:
     now_s = history[-1].at_s if history else 1_000.0
     machine.handle(events.TimerFired(now_s))
     assert machine.handle(events.TimerFired(now_s)) == []
+    wakes_at_s = machine.wakes_at_s()
+    assert wakes_at_s is None or wakes_at_s > now_s  # or the daemon would never sleep
 
 
 REPLAY = """

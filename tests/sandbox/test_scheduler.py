@@ -3,12 +3,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import random
 import signal
 import socket
 import subprocess
 import sys
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -115,6 +118,20 @@ class Rig:
             argv, env=self.environment, capture_output=True, text=True, check=False
         )
 
+    def replay(self, hash_seed: str) -> str:
+        """Every command decided again; fails if one differs from what was decided then."""
+        journal = str(self.folder / "state" / "journal.sqlite")
+        argv = [sys.executable, "-m", "slipstream.cli", "replay", "--commands", journal]
+        done = subprocess.run(
+            argv,
+            env={**self.environment, "PYTHONHASHSEED": hash_seed},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
     def outcomes(self, number: int) -> dict[str, Outcome]:
         """What the journal says about a token; read beside the daemon."""
         journal = Journal(self.folder / "state" / "journal.sqlite")
@@ -209,6 +226,28 @@ def test_kill_9_and_a_new_start_reconcile(rig: Rig, eventually: Eventually) -> N
     assert eventually(lambda: Outcome.INTENDED not in rig.outcomes(5).values())
 
 
+def test_a_storm_of_deaths_loses_nobody(rig: Rig, eventually: Eventually) -> None:
+    """Killed at any moment between twelve submissions: each is known and settled in the end."""
+    drawn = random.Random(3)  # noqa: S311 (the same storm each time)
+    jobs: dict[int, str] = {}
+    for number in range(20, 32):
+        with contextlib.suppress(OSError, ValueError):
+            rig.ask(submission(token(number)))  # nobody may be there: then Lua goes on alone
+        jobs[number] = rig.sbatch("--gres=slot:1", number=number)
+        if drawn.random() < 0.4:
+            time.sleep(drawn.random() * 0.3)
+            rig.end(signal.SIGKILL)
+            rig.start(eventually)
+    assert eventually(lambda: all(rig.why(job).get("phase") == "running" for job in jobs.values()))
+    assert [rig.why(job)["token"] for job in jobs.values()] == [token(number) for number in jobs]
+
+    def settled() -> bool:
+        found = [rig.outcomes(number) for number in jobs]
+        return all("Settle" in one and Outcome.INTENDED not in one.values() for one in found)
+
+    assert eventually(settled), [rig.outcomes(number) for number in jobs]
+
+
 def test_a_second_daemon_is_refused(rig: Rig) -> None:
     """It says why and leaves the first one's sockets alone."""
     argv = [sys.executable, "-m", "slipstream.scheduler"]
@@ -285,6 +324,26 @@ def test_slurmctld_gone_and_back_is_survived(tmp_path: Path, eventually: Eventua
             assert rig.process.poll() is None
         finally:
             rig.end()
+
+
+def test_a_real_journal_replays_alike_under_two_hash_seeds(
+    rig: Rig, eventually: Eventually
+) -> None:
+    """Submitted, advised, run, cancelled, switched, restarted: decided again letter by letter."""
+    jobs = []
+    for number in range(40, 45):
+        rig.ask(submission(token(number), role="guest" if number % 2 else "owner"))
+        gres = "--gres=slot:1" if number % 2 else "--gres=gpu:1"
+        jobs.append(rig.sbatch(gres, number=number, role="guest" if number % 2 else "owner"))
+    assert eventually(lambda: all(rig.why(job).get("phase") == "running" for job in jobs))
+    assert rig.command("mode", "observe").returncode == 0
+    rig.cluster.run("scancel", *jobs)
+    rig.end(signal.SIGKILL)
+    rig.start(eventually)
+    rig.end()
+    said = [rig.replay(seed) for seed in ("0", "4242")]
+    assert said[0].count("Advise") >= len(jobs)
+    assert said[0] == said[1]
 
 
 def test_the_daemon_ends_when_told_to(rig: Rig) -> None:

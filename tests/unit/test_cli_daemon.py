@@ -6,21 +6,33 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 from click.testing import CliRunner, Result
 
-from core_world import full, looked, node, request, sight, token
+from core_world import RULES, full, looked, node, request, sight, token
 from scheduler_rig import Served, served, submission
 from slipstream.cli import main
 from slipstream.core.classes import Mode, Role
-from slipstream.core.events import NodeReported, SlurmLost
-from slipstream.core.sights import GpuUse, Standing
+from slipstream.core.commands import Withdraw
+from slipstream.core.events import (
+    ClusterSeen,
+    JobSubmitted,
+    NodeReported,
+    RulesChanged,
+    SlurmLost,
+)
+from slipstream.core.machine import Machine
+from slipstream.core.sights import GpuUse, Standing, Training
+from slipstream.scheduler.journal import Entry, Journal
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    from slipstream.core.events import Event
 
 pytestmark = pytest.mark.unit
 
@@ -98,6 +110,14 @@ def test_why_is_a_sentence_a_reason_and_a_story(rig: Served) -> None:
     assert lines[-1].endswith("a limit of its user, account, QOS or partition is reached")
 
 
+def test_why_of_a_training_job_says_how_far_it_is(rig: Served) -> None:
+    """What its hooks told its node, by the number the node knows it by."""
+    running = replace(sight("7_3", request(1), Standing.RUNNING), number=21)
+    told = Training(ref="21", phase="training", minibatch=40, minibatch_ms=12.4)
+    rig.tell(looked(11.0, running), NodeReported(at_s=1.0, node="n1", jobs=(told,)))
+    assert "  training: mini-batch 40, 12 ms each" in said(rig, "why", "7_3").splitlines()
+
+
 def test_why_of_a_job_nobody_knows_says_so(rig: Served) -> None:
     """Exit code 1, one sentence; a name with a slash in it is no path."""
     for name in ("99", "../mode"):
@@ -148,6 +168,42 @@ def test_a_daemon_that_is_not_there_is_no_traceback(tmp_path: Path) -> None:
     assert f"the scheduler does not answer at {tmp_path}/api.sock" in done.stderr
     assert "slipstream scheduler run" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_journal_is_replayed_and_a_forged_one_is_found_out(tmp_path: Path) -> None:
+    """The same decisions: exit code 0. A command nobody would give today: exit code 1, shown."""
+    path = tmp_path / "journal.sqlite"
+    one = Machine()
+    journal = Journal(path)
+    history: list[Event] = [
+        RulesChanged(1.0, RULES),
+        ClusterSeen(at_s=2.0, nodes=(node("n1"),), complete=True),
+        JobSubmitted(3.0, request(1)),
+    ]
+    journal.record([Entry(event, tuple(one.handle(event))) for event in history])
+    good = CliRunner().invoke(main, ["replay", str(path)])
+    assert (good.exit_code, good.output) == (0, "3 events, 2 commands: all decided as before\n")
+    shown = CliRunner().invoke(main, ["replay", "--commands", str(path)]).output
+    assert shown.startswith('Admit {"token":"0000000000000001"')
+    forged = Entry(JobSubmitted(4.0, request(2)), (Withdraw(token(1)),))
+    journal.record([forged])
+    journal.close()
+    bad = CliRunner().invoke(main, ["replay", str(path)])
+    assert bad.exit_code == 1
+    assert 'was: Withdraw {"token":"0000000000000001"' in bad.output
+    told = json.loads(CliRunner().invoke(main, ["replay", "--json", str(path)]).output)
+    assert (told["events"], len(told["differences"])) == (4, 1)
+
+
+def test_what_is_no_journal_is_no_traceback(tmp_path: Path) -> None:
+    """One sentence."""
+    path = tmp_path / "journal.sqlite"
+    path.write_text(
+        "not a journal at all, and long enough to be looked at as a header of one\n" * 9
+    )
+    done = CliRunner().invoke(main, ["replay", str(path)])
+    assert done.exit_code == 1
+    assert "not a database" in done.output
 
 
 def test_the_scheduler_refuses_bad_settings_before_it_starts(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from slipstream.core.events import (
     CommandRefused,
     ModeChanged,
     NodeReported,
+    RulesChanged,
     SlurmFound,
     SlurmLost,
     SwitchedOff,
@@ -181,6 +182,17 @@ def test_observe_says_what_it_would_do_and_does_nothing() -> None:
     assert one.handle(ModeChanged(13.0, Mode.OBSERVE)) == [Withdraw(token(1))]
 
 
+def test_a_mode_set_by_command_counts_until_another_is_configured() -> None:
+    """New settings with the mode of before leave the operator's choice alone."""
+    one = machine(node("n1"))
+    one.handle(ModeChanged(10.0, Mode.ENFORCE))
+    one.handle(RulesChanged(11.0, replace(RULES, lease_s=10.0)))
+    assert one.state.mode == "enforce"
+    assert only(Advise, one.handle(submitted(request(1), at_s=12.0))).advice.until_s == 22.0
+    assert one.handle(RulesChanged(13.0, replace(RULES, mode=Mode.OBSERVE))) == [Withdraw(token(1))]
+    assert one.state.mode == "observe"
+
+
 def test_the_kill_switch_takes_all_advice_back() -> None:
     """And nothing new is advised until it is gone."""
     one = machine(node("n1"))
@@ -246,6 +258,29 @@ def test_reports_move_the_next_guest_to_the_quiet_node() -> None:
     assert advised(one.handle(submitted(request(1, role=Role.GUEST)))) == {token(1): ("n2",)}
 
 
+def test_a_heartbeat_that_changes_nothing_is_no_reason_to_plan() -> None:
+    """41 % and 44 % are felt alike; 55 % is not."""
+    one = machine(node("n1"))
+    for use_pct, at_s, planned in ((41.0, 10.0, True), (44.0, 15.0, False), (55.0, 20.0, True)):
+        gpus = (GpuUse(index=0, use_pct=use_pct),)
+        one.handle(NodeReported(at_s=at_s, node="n1", gpus=gpus))
+        assert (one.wakes_at_s() == 0.0) is planned, use_pct
+        one.handle(TimerFired(at_s))
+
+
+def test_an_old_report_counts_as_none() -> None:
+    """The coordinator died: its node is judged by what Slurm says of it."""
+    one = machine(node("n1"), node("n2", used=4))
+    quiet = tuple(GpuUse(index=index, use_pct=0.0) for index in range(4))
+    busy = tuple(GpuUse(index=index, use_pct=90.0) for index in range(4))
+    one.handle(NodeReported(at_s=10.0, node="n1", gpus=busy))
+    one.handle(NodeReported(at_s=10.0, node="n2", gpus=quiet))
+    guest = request(1, role=Role.GUEST)
+    assert advised(one.handle(submitted(guest, at_s=11.0))) == {token(1): ("n2",)}
+    late = request(2, role=Role.GUEST)
+    assert advised(one.handle(submitted(late, at_s=11.0 + RULES.report_s))) == {token(2): ("n1",)}
+
+
 def test_each_task_of_an_array_has_advice_of_its_own() -> None:
     """What was said of the announced array gives way to what is said of its tasks."""
     one = machine(node("n1", used=3), node("n2", used=3))
@@ -288,6 +323,24 @@ def test_a_shape_we_do_not_handle_is_left_to_slurm() -> None:
     assert not advised(one.handle(submitted(asked)))
     one.handle(looked(11.0, sight("7", asked)))
     assert reason_of(one, "7") is Reason.SHAPE_NOT_HANDLED
+
+
+def test_a_story_tells_each_thing_once() -> None:
+    """What was said at submission is not said again on arrival, but anew after a requeue."""
+    one = machine(node("n1"))
+    asked = request(1)
+    one.handle(submitted(asked))
+    standings = (Standing.WAITING, Standing.WAITING, Standing.RUNNING, Standing.WAITING)
+    for at_s, standing in enumerate(standings, 11):
+        one.handle(looked(float(at_s), sight("7", asked, standing, priority=at_s)))
+    assert [line.text for line in one.state.jobs["7"].story] == [
+        "submitted as shared owner",
+        "advised to start on n1",
+        "waiting as job 7",
+        "running as job 7 on n1",
+        "waiting as job 7",
+        "advised to start on n1",
+    ]
 
 
 def test_a_requeued_job_is_planned_again() -> None:

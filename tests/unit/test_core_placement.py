@@ -90,6 +90,12 @@ def test_a_guest_goes_where_gpus_are_least_used() -> None:
     assert chosen(guest(), cluster) == ("n2",)
 
 
+def test_a_guest_leaves_owners_that_have_just_started_alone() -> None:
+    """Both nodes are quiet: the one whose GPUs nobody owns is taken, whatever the names."""
+    cluster = field(node("n1", used=4), node("n2"), n1=0.0, n2=0.0)
+    assert chosen(guest(), cluster) == ("n2",)
+
+
 def test_guests_of_equally_used_nodes_spread_by_free_seats() -> None:
     """41 % and 48 % are the same to us; the emptier node is taken."""
     cluster = field(node("n1", slots_used=3), node("n2", slots_used=1), n1=41.0, n2=48.0)

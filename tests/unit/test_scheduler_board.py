@@ -39,7 +39,8 @@ def advice(number: int, *nodes: str, task: int | None = None, lasts_s: float = 6
 
 def said(sink: Any) -> dict[tuple[str, int | None], tuple[str, ...]]:  # noqa: ANN401 (either sink)
     """What the board says."""
-    return {(one.token, one.task_id): one.nodes for one in sink._board.advices()}  # noqa: SLF001
+    places = sink._board._places.values()  # noqa: SLF001 (what it says, as it keeps it)
+    return {(one.advice.token, one.advice.task_id): one.advice.nodes for one in places}
 
 
 @pytest.mark.skipif(HAS_BOARD, reason="there is an advice board in this tree")

@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from core_world import RULES, looked, machine, node, request, sight, submitted, token
+from core_world import looked, machine, node, request, sight, submitted, token
 from slipstream.core.advice import advice_key
 from slipstream.core.events import CommandRefused, SwitchedOff
-from slipstream.core.machine import Machine
 from slipstream.scheduler.daemon import replayed
 from slipstream.scheduler.enactor import Enactor
 from slipstream.scheduler.journal import Entry, Journal, Outcome
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
 
     from slipstream.core.advice import Advice
     from slipstream.core.events import Event
+    from slipstream.core.machine import Machine
 
 pytestmark = pytest.mark.unit
 
@@ -109,7 +109,7 @@ def history() -> list[Event]:
 def restart(folder: Path) -> tuple[Machine, Journal]:
     """What a daemon does at its start."""
     journal = Journal(folder / "journal.sqlite")
-    one = replayed(journal, Machine(RULES))
+    one = replayed(journal)
     Enactor(journal, FileBoard(folder), print, print).reconcile(tuple(one.state.advice.values()))
     return one, journal
 
@@ -160,6 +160,24 @@ def test_refused_advice_comes_back_as_an_event(tmp_path: Path) -> None:
     outcomes = [one.outcome for one in journal.intentions(token(1))]
     assert outcomes == [Outcome.INTENDED, Outcome.REFUSED]
     journal.close()
+
+
+def test_a_journal_that_cannot_be_written_ends_the_daemon(tmp_path: Path) -> None:
+    """Nothing is carried out that is not on disk; somebody is told."""
+    journal = Journal(tmp_path / "journal.sqlite")
+    journal._db.execute(  # noqa: SLF001 (a disk that refuses, as near as a test can get)
+        "CREATE TRIGGER broken BEFORE INSERT ON event BEGIN SELECT RAISE(ABORT, 'no disk'); END"
+    )
+    failed: list[str] = []
+    enactor = Enactor(journal, FileBoard(tmp_path), print, failed.append)
+    one = machine(node("n1"))
+    enactor.start(())
+    event = submitted(request(1))
+    enactor.put(Entry(event, tuple(one.handle(event))))
+    enactor.stop()
+    journal.close()
+    assert failed == ["the journal cannot be written: no disk"]
+    assert FileBoard(tmp_path).says() == {}
 
 
 def test_the_kill_switch_empties_the_whole_board(tmp_path: Path) -> None:

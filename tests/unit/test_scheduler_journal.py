@@ -54,6 +54,7 @@ FIRST_WRITTEN: dict[str, str] = {
     '"jobs":[{"ref":"7","minibatch":3}]}',
     "SlurmLost": '{"at_s":1.0,"text":"away"}',
     "SlurmFound": '{"at_s":1.0}',
+    "RulesChanged": '{"at_s":1.0,"rules":{"mode":"advise","lease_s":60.0}}',
     "ModeChanged": '{"at_s":1.0,"mode":"advise"}',
     "SwitchedOff": '{"at_s":1.0}',
     "SwitchedOn": '{"at_s":1.0}',
@@ -181,12 +182,20 @@ def test_a_checkpoint_shortens_the_journal(journal: Journal) -> None:
     assert [one.command for one in journal.intentions()] == [ADMIT]
 
 
-def test_notes_stay(journal: Journal) -> None:
-    """The last one counts."""
-    assert journal.noted("mode") is None
-    journal.keep_note("mode", "observe")
-    journal.keep_note("mode", "advise")
-    assert journal.noted("mode") == "advise"
+def test_a_journal_can_be_read_beside_its_writer(tmp_path: Path) -> None:
+    """Without a right to write; one that is not there is not made."""
+    path = tmp_path / "journal.sqlite"
+    with pytest.raises(sqlite3.Error):
+        Journal(path, read_only=True)
+    writer = Journal(path)
+    entry = Entry(submitted(request(1)), (ADMIT, ADVISE))
+    writer.record([entry])
+    reader = Journal(path, read_only=True)
+    assert list(reader.entries()) == [entry]
+    with pytest.raises(sqlite3.Error, match="readonly"):
+        reader.record([entry])
+    reader.close()
+    writer.close()
 
 
 def test_a_journal_of_another_version_is_refused(tmp_path: Path) -> None:

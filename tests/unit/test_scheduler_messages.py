@@ -119,8 +119,8 @@ def test_a_bad_submission_says_where(line: bytes, sentence: str) -> None:
 
 def test_a_name_of_strange_bytes_costs_nobody_an_answer() -> None:
     """Users choose the bytes of their job names."""
-    line = submission(name="NAME").replace(b"NAME", b"caf\xe9")
-    assert read_submission(line).name == "caf\ufffd"
+    line = submission(name="NAME").replace(b"NAME", b"\xfcbung")
+    assert read_submission(line).name == "\ufffdbung"
 
 
 def test_an_answer_is_one_line() -> None:
@@ -182,6 +182,13 @@ def test_a_marker_is_found_behind_a_sites_own_words() -> None:
     assert (found.nodes_min, found.tasks, found.cpus_per_task) == (2, 4, 2)
 
 
+def test_the_last_of_several_markers_counts() -> None:
+    """As it does for the select wrapper."""
+    found = request_of(job(MARKER + MARKER.replace(token(1), token(2))))
+    assert found
+    assert found.token == token(2)
+
+
 @pytest.mark.parametrize("comment", ["", "a site's own [words]", "slipstream v=1", "[slipstreams]"])
 def test_a_job_without_a_marker_is_not_ours(comment: str) -> None:
     """Nothing is guessed."""
@@ -192,7 +199,6 @@ def test_a_job_without_a_marker_is_not_ours(comment: str) -> None:
 @pytest.mark.parametrize(
     "marker",
     [
-        MARKER + MARKER,
         "[slipstream v=1 token]",
         "[slipstream ]",
         MARKER.replace("v=1", "v=2"),

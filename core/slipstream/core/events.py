@@ -7,13 +7,14 @@ same commands again. Seconds are since 1970.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 # At run time too: the journal reads these classes back by their annotations.
 from slipstream.core.advice import Advice  # noqa: TC001
 from slipstream.core.classes import Mode  # noqa: TC001
 from slipstream.core.records import JobRecord  # noqa: TC001
+from slipstream.core.rules import Rules
 from slipstream.core.sights import (  # noqa: TC001
     GpuUse,
     JobSight,
@@ -81,6 +82,14 @@ class SlurmFound:
 
 
 @dataclass(frozen=True, slots=True)
+class RulesChanged:
+    """The daemon was started with these settings."""
+
+    at_s: float
+    rules: Rules
+
+
+@dataclass(frozen=True, slots=True)
 class ModeChanged:
     """An operator chose another mode."""
 
@@ -125,6 +134,7 @@ class StateRestored:
 
     at_s: float
     mode: Mode
+    rules: Rules = field(default_factory=Rules)
     switched_off: bool = False
     slurm_away: bool = False
     jobs: tuple[JobRecord, ...] = ()
@@ -142,6 +152,7 @@ Event: TypeAlias = (
     | NodeReported
     | SlurmLost
     | SlurmFound
+    | RulesChanged
     | ModeChanged
     | SwitchedOff
     | SwitchedOn

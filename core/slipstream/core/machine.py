@@ -7,17 +7,18 @@ and who carries out the commands. The same events give the same commands.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final, assert_never
 
 from slipstream.core import answers, events
 from slipstream.core.advice import Advice, advice_key
-from slipstream.core.classes import Mode, Strength
+from slipstream.core.classes import Strength
 from slipstream.core.commands import Admit, Advise, Arrival, Settle, Withdraw
-from slipstream.core.placement import Field, Placement, need_of, place, taken
+from slipstream.core.placement import Field, Placement, felt, need_of, place, taken
 from slipstream.core.planning import plan
 from slipstream.core.reasons import Reason
 from slipstream.core.records import PHASE_OF, JobRecord, Phase, unseen_key
+from slipstream.core.rules import Rules
 from slipstream.core.state import State, restored
 
 if TYPE_CHECKING:
@@ -37,26 +38,12 @@ _REASON_OF: Final[Mapping[Phase, Reason]] = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rules:
-    """What a site can set about decisions."""
-
-    mode: Mode = Mode.OBSERVE
-    """Until a ModeChanged says otherwise."""
-    lease_s: float = 60.0
-    """How long advice holds without being renewed; it is renewed when half of that is over."""
-    arrival_s: float = 60.0
-    """How long a submitted job may take into Slurm's queue before it counts as lost."""
-    forget_s: float = 600.0
-    """How long a lost one is remembered for its user's question."""
-
-
 class Machine:
     """`handle` is the only door. Reading `state` is free, changing it is not."""
 
     def __init__(self, rules: Rules | None = None) -> None:
-        self.rules = rules or Rules()
-        self.state = State(mode=self.rules.mode)
+        rules = rules or Rules()
+        self.state = State(mode=rules.mode, rules=rules)
         self._left: Mapping[str, NodeSight] = {}
         self._stale = False
 
@@ -69,13 +56,20 @@ class Machine:
             case events.ClusterSeen():
                 return self._looked(event)
             case events.NodeReported():
+                before = state.reports.get(event.node)
                 state.reports[event.node] = event
-                self._stale = True
+                # Heartbeats that change no decision are no reason for a round of planning.
+                if before is None or felt(before.gpus) != felt(event.gpus):
+                    self._stale = True
                 return []
             case events.TopologyRead():
                 state.groups = event.groups
                 self._stale = True
                 return []
+            case events.RulesChanged():
+                if event.rules.mode is not state.rules.mode:
+                    state.mode = event.rules.mode
+                state.rules = event.rules
             case events.ModeChanged():
                 state.mode = event.mode
             case events.SwitchedOff():
@@ -101,7 +95,7 @@ class Machine:
         """When it wants a TimerFired; 0 for as soon as convenient, None for never."""
         if self._stale:
             return 0.0
-        half_s = self.rules.lease_s / 2
+        half_s = self.state.rules.lease_s / 2
         due = [advice.until_s - half_s for advice in self.state.advice.values()]
         due += [
             record.since_s + self._patience_s(record)
@@ -125,7 +119,9 @@ class Machine:
         )
         state.put(record)
         need = need_of(request)
-        found = place(need, self._field(self._left)) if need else Reason.SHAPE_NOT_HANDLED
+        found = (
+            place(need, self._field(self._left, event.at_s)) if need else Reason.SHAPE_NOT_HANDLED
+        )
         message = answers.to_user(request, found, advising=state.advising)
         commands: list[Command] = [Admit(request.token, request.job_class, request.role, message)]
         if isinstance(found, Placement):
@@ -221,7 +217,9 @@ class Machine:
         return commands + self._planned(event.at_s)
 
     def _patience_s(self, record: JobRecord) -> float:
-        return self.rules.forget_s if record.phase is Phase.LOST else self.rules.arrival_s
+        return (
+            self.state.rules.forget_s if record.phase is Phase.LOST else self.state.rules.arrival_s
+        )
 
     def _refused(self, event: events.CommandRefused) -> None:
         """Advice that could not be given is no advice: the next round tries again."""
@@ -241,7 +239,7 @@ class Machine:
             for record in state.jobs.values()
             if record.token and record.phase in (Phase.WAITING, Phase.SUBMITTED)
         ]
-        found = plan(waiting, state.requests, state.advice, self._field(state.nodes))
+        found = plan(waiting, state.requests, state.advice, self._field(state.nodes, at_s))
         self._left = found.left
         commands: list[Command] = []
         placed: set[str] = set()
@@ -260,7 +258,7 @@ class Machine:
         if not isinstance(found, Placement) or not state.advising:
             return []
         before = state.advice.get(key)
-        renew = before is None or before.until_s - at_s <= self.rules.lease_s / 2
+        renew = before is None or before.until_s - at_s <= self.state.rules.lease_s / 2
         if before and before.nodes == found.nodes and not renew:
             return []
         state.advice[key] = Advice(
@@ -269,7 +267,7 @@ class Machine:
             nodes=found.nodes,
             tasks_per_node=found.tasks_per_node,
             strength=Strength.PREFER,
-            until_s=at_s + self.rules.lease_s,
+            until_s=at_s + self.state.rules.lease_s,
             reason=Reason.ADVISED,
         )
         return [Advise(state.advice[key])]
@@ -290,8 +288,10 @@ class Machine:
         advice = self.state.advice.pop(key, None)
         return [Withdraw(advice.token, advice.task)] if advice else []
 
-    def _field(self, nodes: Mapping[str, NodeSight]) -> Field:
-        uses = {name: report.gpus for name, report in self.state.reports.items()}
+    def _field(self, nodes: Mapping[str, NodeSight], at_s: float) -> Field:
+        oldest_s = at_s - self.state.rules.report_s
+        reports = self.state.reports.items()
+        uses = {name: one.gpus for name, one in reports if one.at_s >= oldest_s}
         return Field(nodes, uses, self.state.topology)
 
 

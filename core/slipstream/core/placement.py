@@ -2,8 +2,9 @@
 """Which nodes a job should start on: best fit for owners, quiet seats for guests. Pure.
 
 An owner goes where the fewest free GPUs remain, so that large holes stay for large jobs; a guest
-where GPUs are least used, then where most seats are free. Nearness in the topology decides among
-nodes that are equally good, and the name among those equally near.
+where GPUs are least used, then where it meets the fewest owners, then where most seats are free.
+Nearness in the topology decides among nodes that are equally good, and the name among those equally
+near.
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ _USE_BUCKET_PCT: Final = 10
 _MOST_COMPARISONS: Final = 2_000
 """Beyond that fewer starting points are tried: an answer in time beats the last bit of nearness."""
 
-Score = tuple[int, int]
+_BUSY: Final = 100 // _USE_BUCKET_PCT
+
+Score = tuple[int, int, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,6 +142,11 @@ def _after(node: NodeSight, placed: Placement, role: Role) -> NodeSight:
     )
 
 
+def felt(uses: Sequence[GpuUse]) -> tuple[int, ...]:
+    """What placements see of GPUs' use: two reports that are felt alike decide alike."""
+    return tuple(int(gpu.use_pct // _USE_BUCKET_PCT) for gpu in uses)
+
+
 def _may_use(node: NodeSight, need: Need) -> bool:
     if need.partitions and not any(name in node.partitions for name in need.partitions):
         return False
@@ -189,18 +197,20 @@ def _score(node: NodeSight, need: Need, shape: Placement, field: Field) -> Score
     """Less is better."""
     free = _free_seats(node, need.role)
     if need.role is Role.OWNER:
-        return (free - shape.seats_per_node, 0)
-    use_pct = _use_of_quietest(node, field.uses.get(node.name, ()), shape.seats_per_node)
-    return (int(use_pct // _USE_BUCKET_PCT), -free)
+        return (free - shape.seats_per_node, 0, 0)
+    use = _use_of_quietest(node, field.uses.get(node.name, ()), shape.seats_per_node)
+    # An owner that has just started shows no use yet: a GPU nobody owns is the safer seat.
+    owners_met = max(0, shape.seats_per_node - (node.gpus - node.gpus_used))
+    return (use, owners_met, -free)
 
 
-def _use_of_quietest(node: NodeSight, uses: Sequence[GpuUse], count: int) -> float:
+def _use_of_quietest(node: NodeSight, uses: Sequence[GpuUse], count: int) -> int:
     """The mean use of the least used GPUs; an owned GPU nobody measures counts as busy."""
-    measured = [gpu.use_pct for gpu in uses]
+    measured = felt(uses)
     if not measured:
-        measured = [0.0] * (node.gpus - node.gpus_used) + [100.0] * node.gpus_used
+        measured = (0,) * (node.gpus - node.gpus_used) + (_BUSY,) * node.gpus_used
     quietest = sorted(measured)[: max(1, count)]
-    return sum(quietest) / len(quietest) if quietest else 100.0
+    return sum(quietest) // len(quietest) if quietest else _BUSY
 
 
 def _best(scores: Mapping[str, Score], count: int, topology: Topology) -> tuple[str, ...]:

@@ -83,6 +83,8 @@ class JobRecord:
     """When it came into this phase."""
     sight: JobSight | None = None
     story: tuple[Line, ...] = ()
+    said: str = ""
+    """The last explanation in the story: what is still true is not told again."""
 
     @property
     def task(self) -> int | None:
@@ -99,14 +101,21 @@ class JobRecord:
         """In another phase; raises if there is no way there."""
         if phase not in NEXT[self.phase]:
             raise IllegalMoveError(self, phase)
-        since_s = self.since_s if phase is self.phase else at_s
-        return replace(self, phase=phase, since_s=since_s, story=told(self.story, at_s, text))
+        return replace(
+            self,
+            phase=phase,
+            since_s=self.since_s if phase is self.phase else at_s,
+            story=told(self.story, at_s, text),
+            # What was said of an announced job holds when it arrives; later phases are news.
+            said=self.said if self.phase is Phase.SUBMITTED else "",
+        )
 
     def explained(self, reason: Reason, at_s: float, text: str) -> JobRecord:
         """With another reason; told only when it changes."""
-        if reason is self.reason and self.story and self.story[-1].text == text:
+        if reason is self.reason and text == self.said:
             return self
-        return replace(self, reason=reason, story=told(self.story, at_s, text))
+        story = self.story if text == self.said else told(self.story, at_s, text)
+        return replace(self, reason=reason, story=story, said=text)
 
 
 def unseen_key(token: str) -> str:

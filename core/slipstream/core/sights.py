@@ -56,6 +56,8 @@ class JobSight:
     ref: str
     """12, or 12_3 for the task of an array."""
     standing: Standing
+    number: int = 0
+    """Slurm's own number of it, which the nodes know it by, also for a task of an array."""
     name: str = ""
     user: str = ""
     uid: int = 0

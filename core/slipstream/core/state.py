@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from slipstream.core.classes import Mode
 from slipstream.core.events import NodeReported, StateRestored
+from slipstream.core.rules import Rules
 from slipstream.core.topology import Group, Topology, flat
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ class State:
     """Jobs and advice by their keys, requests by token, nodes and their reports by name."""
 
     mode: Mode = Mode.OBSERVE
+    rules: Rules = field(default_factory=Rules)
     switched_off: bool = False
     slurm_away: bool = False
     jobs: dict[str, JobRecord] = field(default_factory=dict)
@@ -78,6 +80,7 @@ class State:
         return StateRestored(
             at_s=at_s,
             mode=self.mode,
+            rules=self.rules,
             switched_off=self.switched_off,
             slurm_away=self.slurm_away,
             jobs=tuple(self.jobs.values()),
@@ -93,6 +96,7 @@ def restored(event: StateRestored) -> State:
     """The state an event tells of."""
     state = State(
         mode=event.mode,
+        rules=event.rules,
         switched_off=event.switched_off,
         slurm_away=event.slurm_away,
         requests={request.token: request for request in event.requests},

@@ -10,6 +10,7 @@ import click
 from slipstream.cli.gpus import gpus
 from slipstream.cli.jobs import jobs
 from slipstream.cli.mode import mode
+from slipstream.cli.replay import replay
 from slipstream.cli.sandbox import sandbox
 from slipstream.cli.scheduler import scheduler
 from slipstream.cli.why import why
@@ -33,5 +34,5 @@ def main() -> None:
     """
 
 
-for command in (gpus, jobs, mode, sandbox, scheduler, why):
+for command in (gpus, jobs, mode, replay, sandbox, scheduler, why):
     main.add_command(command)

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
-import httpx
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -48,6 +47,9 @@ def show_json(answer: Mapping[str, Any]) -> None:
 
 
 def _asked(run_dir: Path, method: str, path: str, **more: Any) -> dict[str, Any]:  # noqa: ANN401 (httpx's)
+    # Only here: commands that ask nothing would wait for it to be imported.
+    import httpx  # noqa: PLC0415
+
     sock = run_dir / "api.sock"
     try:
         with httpx.Client(

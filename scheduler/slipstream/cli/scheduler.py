@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from slipstream.scheduler.daemon import run as run_daemon
 from slipstream.scheduler.settings import SettingsError, flag_of, load, names
 
 if TYPE_CHECKING:
@@ -35,6 +34,9 @@ def run(**given: str | None) -> None:
     Settings come from the options here, then SLIPSTREAM_SCHEDULER_<NAME>, then
     /etc/slipstream/scheduler.toml (or $SLIPSTREAM_SCHEDULER_FILE), then defaults.
     """
+    # Only here: every other command would wait for a web server to be imported.
+    from slipstream.scheduler.daemon import run as run_daemon  # noqa: PLC0415
+
     try:
         settings = load({name: one for name, one in given.items() if one is not None}, os.environ)
     except SettingsError as error:

@@ -45,6 +45,9 @@ def _lines(why: dict[str, Any]) -> list[str]:
         lines.append(f"  Slurm adds: {why['slurm_text']}")
     if why["nodes"]:
         lines.append(f"  nodes: {', '.join(why['nodes'])}")
+    if (told := why["training"]) and told["minibatch"]:
+        pace = f", {told['minibatch_ms']:.0f} ms each" if told["minibatch_ms"] else ""
+        lines.append(f"  {told['phase']}: mini-batch {told['minibatch']}{pace}")
     if why["advice"]:
         lines.append(f"  advised: {', '.join(why['advice']['nodes'])}, {why['advice']['strength']}")
     if why["story"]:

@@ -24,8 +24,8 @@ FILE_NAME: Final = "advice.board"
 class BoardSink:
     """The board of this run dir, held for writing as long as the daemon lives."""
 
-    def __init__(self, path: Path, boards: Any, advices: Any) -> None:  # noqa: ANN401 (two modules)
-        self._advices = advices
+    def __init__(self, path: Path, boards: Any, words: Any) -> None:  # noqa: ANN401 (two modules)
+        self._words = words
         try:
             self._board = boards.AdviceBoard(path)
         except (OSError, ValueError) as error:
@@ -56,11 +56,11 @@ class BoardSink:
     def _for_board(self, advice: Advice) -> Any:  # noqa: ANN401 (the board's own Advice)
         """The date it ends at becomes a time since boot, which no change of the date can move."""
         left_s = advice.until_s - time.time()
-        return self._advices.Advice(
+        return self._words.Advice(
             token=advice.token,
             nodes=advice.nodes,
-            binding=self._advices.Binding(str(advice.strength)),
-            until_boot_s=int(self._advices.boot_s() + left_s),
+            binding=self._words.Binding(str(advice.strength)),
+            until_boot_s=int(self._words.boot_s() + left_s),
             task_id=advice.task,
         )
 
@@ -69,8 +69,8 @@ def find_sink(run_dir: Path) -> AdviceSink:
     """The board, where this installation can write one; else nothing is told to Slurm."""
     try:
         boards = importlib.import_module("slipstream.slurm_plugin.advice_board")
-        advices = importlib.import_module("slipstream.slurm_plugin.advice")
+        words = importlib.import_module("slipstream.slurm_plugin.advice")
     except ModuleNotFoundError:
         _LOG.warning("no advice board in this installation: advice is planned, not carried out")
         return NoBoard()
-    return BoardSink(run_dir / FILE_NAME, boards, advices)
+    return BoardSink(run_dir / FILE_NAME, boards, words)

@@ -20,7 +20,7 @@ from typing import IO, TYPE_CHECKING, Final
 
 import uvicorn
 
-from slipstream.core.events import ModeChanged
+from slipstream.core.events import RulesChanged
 from slipstream.core.machine import Machine
 from slipstream.scheduler import peers
 from slipstream.scheduler.api import Api
@@ -42,13 +42,13 @@ if TYPE_CHECKING:
     from starlette.applications import Starlette
 
     from slipstream.core.events import Event, NodeReported
+    from slipstream.core.rules import Rules
     from slipstream.scheduler.settings import Settings
     from slipstream.scheduler.sink import AdviceSink
     from slipstream.slurm_plugin import Slurm
 
 _LOG = logging.getLogger(__name__)
 JOURNAL: Final = "journal.sqlite"
-_CONFIGURED_MODE: Final = "configured_mode"
 _ROOT_ONLY: Final = 0o600
 _EVERYBODY: Final = 0o666
 
@@ -101,8 +101,8 @@ class Daemon:
         self._settings = settings
         self._journal = Journal(settings.state_dir / JOURNAL)
         self._trusted = peers.trusted_uids(settings.slurm_user)
-        machine = replayed(self._journal, Machine(settings.rules()))
-        _take_configured_mode(self._journal, machine, settings)
+        machine = replayed(self._journal)
+        _take_rules(self._journal, machine, settings.rules())
         self._enactor = Enactor(self._journal, sink, self._tell, self._journal_failed)
         self._engine = Engine(
             machine,
@@ -163,7 +163,11 @@ class Daemon:
     async def _tick(self) -> None:
         while True:
             await asyncio.sleep(self._settings.tick_s)
-            self._engine.tick()
+            try:
+                self._engine.tick()
+            except Exception:  # noqa: BLE001 (a bug of ours must not end all timers)
+                _LOG.exception("a tick failed")
+                self._engine.counters.machine_errors += 1
             if self._engine.expecting:
                 self._poller.nudge()
 
@@ -191,20 +195,19 @@ class Daemon:
             self._loop.call_soon_threadsafe(self._ending.event.set)
 
 
-def replayed(journal: Journal, machine: Machine) -> Machine:
+def replayed(journal: Journal) -> Machine:
     """The machine as it was when the journal was last written."""
+    machine = Machine()
     for event in journal.events():
         machine.handle(event)
     return machine
 
 
-def _take_configured_mode(journal: Journal, machine: Machine, settings: Settings) -> None:
-    """A mode chosen by command stays over restarts until the configured one is changed."""
-    configured = str(settings.mode)
-    if journal.noted(_CONFIGURED_MODE) != configured:
-        changed = ModeChanged(time.time(), settings.mode)
+def _take_rules(journal: Journal, machine: Machine, rules: Rules) -> None:
+    """New settings are an event like any other, on disk before they count."""
+    if rules != machine.state.rules:
+        changed = RulesChanged(time.time(), rules)
         journal.record([Entry(changed, tuple(machine.handle(changed)))])
-        journal.keep_note(_CONFIGURED_MODE, configured)
 
 
 def _seats(report: NodeReported) -> tuple[object, ...]:

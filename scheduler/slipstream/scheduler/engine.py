@@ -125,7 +125,10 @@ class Engine:
 
     def look_at_switch(self) -> None:
         """Follow the kill switch."""
-        thrown = self._disable_file.exists()
+        try:
+            thrown = self._disable_file.exists()
+        except OSError:  # a folder we may not look into: as it was
+            return
         if thrown and not self.machine.state.switched_off:
             _LOG.warning("switched off by %s", self._disable_file)
             self.take(SwitchedOff(self._clock()))

@@ -40,9 +40,9 @@ CREATE TABLE intention (
     state TEXT NOT NULL,
     note TEXT NOT NULL DEFAULT ''
 );
+CREATE INDEX intention_by_seq ON intention (seq);
 CREATE INDEX intention_by_token ON intention (token, kind);
 CREATE INDEX intention_open ON intention (state) WHERE state = 'intended';
-CREATE TABLE note (name TEXT PRIMARY KEY, value TEXT NOT NULL);
 """
 
 
@@ -76,15 +76,33 @@ class Intention:
 
 
 class Journal:
-    """One file. Raises `sqlite3.Error` when the disk does."""
+    """One file. Raises `sqlite3.Error` when the disk does.
 
-    def __init__(self, path: Path) -> None:
+    Args:
+        path: the file; made if it is not there.
+        read_only: for a look at it, also beside a daemon that writes it.
+    """
+
+    def __init__(self, path: Path, *, read_only: bool = False) -> None:
         # The daemon's main thread reads it at start, then hands it to the thread that writes.
-        self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
-        self._db.execute("PRAGMA journal_mode=WAL")
+        self._db = sqlite3.connect(
+            f"{path.absolute().as_uri()}?mode={'ro' if read_only else 'rwc'}",
+            uri=True,
+            isolation_level=None,
+            check_same_thread=False,
+        )
+        try:
+            self._open(path, read_only=read_only)
+        except BaseException:
+            self._db.close()
+            raise
+
+    def _open(self, path: Path, *, read_only: bool) -> None:
+        if not read_only:
+            self._db.execute("PRAGMA journal_mode=WAL")
         self._db.execute("PRAGMA synchronous=FULL")
         (found,) = self._db.execute("PRAGMA user_version").fetchone()
-        if found not in (0, _VERSION):
+        if found != _VERSION and (found or read_only):
             raise JournalError(f"{path} is a journal of version {found}, this is {_VERSION}")
         if found == 0:
             self._db.executescript(f"BEGIN;{_SCHEMA}PRAGMA user_version={_VERSION};COMMIT;")
@@ -118,13 +136,23 @@ class Journal:
 
     def events(self) -> Iterator[Event]:
         """What leads to the present state: the last checkpoint and all that came after."""
-        kind = StateRestored.__name__
+        return (event for _seq, event in self._events())
+
+    def entries(self) -> Iterator[Entry]:
+        """The same with the commands each led to."""
+        for seq, event in self._events():
+            rows = self._db.execute(
+                "SELECT kind, body FROM intention WHERE seq = ? ORDER BY id", (seq,)
+            )
+            yield Entry(event, tuple(read_command(kind, body) for kind, body in rows))
+
+    def _events(self) -> Iterator[tuple[int, Event]]:
         rows = self._db.execute(
-            "SELECT kind, body FROM event WHERE seq >= "
+            "SELECT seq, kind, body FROM event WHERE seq >= "
             "coalesce((SELECT max(seq) FROM event WHERE kind = ?), 0) ORDER BY seq",
-            (kind,),
+            (StateRestored.__name__,),
         )
-        return (read_event(kind, body) for kind, body in rows)
+        return ((seq, read_event(kind, body)) for seq, kind, body in rows)
 
     def intentions(self, token: str | None = None) -> list[Intention]:
         """Those about one job, or all that are still open."""
@@ -151,16 +179,6 @@ class Journal:
         """How many events it holds."""
         (number,) = self._db.execute("SELECT count(*) FROM event").fetchone()
         return int(number)
-
-    def noted(self, name: str) -> str | None:
-        """A note kept between starts."""
-        row = self._db.execute("SELECT value FROM note WHERE name = ?", (name,)).fetchone()
-        return None if row is None else str(row[0])
-
-    def keep_note(self, name: str, value: str) -> None:
-        """Keep a note between starts."""
-        with self._transaction():
-            self._db.execute("INSERT OR REPLACE INTO note VALUES (?, ?)", (name, value))
 
     def _intend(self, seq: int, command: Command) -> Intention:
         outcome = Outcome.DONE if isinstance(command, Settle) else Outcome.INTENDED

@@ -30,11 +30,12 @@ def words_of(admin_comment: str) -> dict[str, str] | None:
     found = _MARKER.findall(admin_comment)
     if not found:
         return None
-    if len(found) > 1 or len(found[0].encode()) > MOST_BYTES:
-        raise MarkerError(f"not one marker of at most {MOST_BYTES} bytes in {admin_comment!r}")
-    pairs = [word.partition("=") for word in found[0].split()]
+    marker = found[-1]  # the last one counts, as for the select wrapper
+    if len(marker.encode()) > MOST_BYTES:
+        raise MarkerError(f"a marker of more than {MOST_BYTES} bytes: {marker[:100]!r}…")
+    pairs = [word.partition("=") for word in marker.split()]
     if wrong := [key for key, equals, _ in pairs if not equals]:
-        raise MarkerError(f"{wrong} without a value in marker [{found[0]}]")
+        raise MarkerError(f"{wrong} without a value in marker [{marker}]")
     return {key: value for key, _, value in pairs}
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from slipstream.core.classes import Mode
-from slipstream.core.machine import Rules
+from slipstream.core.rules import Rules
 from slipstream.slurm_plugin import Pace
 
 if TYPE_CHECKING:

@@ -9,8 +9,10 @@ from slipstream.core.reasons import SENTENCE, Reason, from_slurm
 from slipstream.core.records import Phase
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from slipstream.core.records import JobRecord
-    from slipstream.core.sights import NodeSight
+    from slipstream.core.sights import NodeSight, Training
     from slipstream.core.state import State
 
 View = dict[str, Any]
@@ -20,10 +22,11 @@ def jobs(state: State, *, ended: bool = False) -> list[View]:
     """All jobs; those that have ended only if asked for."""
     over = (Phase.ENDED, Phase.LOST)
     shown = [one for one in state.jobs.values() if ended or one.phase not in over]
-    return [job(state, one) for one in sorted(shown, key=_by_number)]
+    training = _training(state)
+    return [job(state, one, training) for one in sorted(shown, key=_by_number)]
 
 
-def job(state: State, record: JobRecord) -> View:
+def job(state: State, record: JobRecord, training: Mapping[str, Training]) -> View:
     """One job."""
     sight = record.sight
     request = state.requests.get(record.token)
@@ -47,6 +50,7 @@ def job(state: State, record: JobRecord) -> View:
         "slurm_reason": sight.slurm_reason if sight else "",
         "nodes": list(sight.nodes) if sight else [],
         "advised_nodes": list(advice.nodes) if advice and waits else [],
+        "training": _progress(training.get(str(sight.number))) if sight else None,
     }
 
 
@@ -61,7 +65,7 @@ def why(state: State, name: str) -> View | None:
     advice = state.advice.get(record.advice_key)
     sight = record.sight
     return {
-        **job(state, record),
+        **job(state, record, _training(state)),
         "sentence": SENTENCE[record.reason],
         "slurm_says": _slurm_says(record),
         "slurm_text": sight.slurm_text if sight else "",
@@ -89,6 +93,23 @@ def mode(state: State) -> View:
         "switched_off": state.switched_off,
         "advising": state.advising,
         "slurm_away": state.slurm_away,
+    }
+
+
+def _training(state: State) -> dict[str, Training]:
+    """What hooks told, by the number the nodes know a job by; of several nodes the slowest."""
+    told = [one for report in state.reports.values() for one in report.jobs]
+    told.sort(key=lambda one: -(one.minibatch or 0))
+    return {one.ref: one for one in told}
+
+
+def _progress(training: Training | None) -> View | None:
+    if training is None:
+        return None
+    return {
+        "phase": training.phase,
+        "minibatch": training.minibatch,
+        "minibatch_ms": training.minibatch_ms,
     }
 
 

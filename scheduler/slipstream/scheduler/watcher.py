@@ -89,6 +89,7 @@ def sight_of(job: Job) -> JobSight:
         standing=Standing.COMPLETING
         if job.completing
         else _STANDING.get(job.state, Standing.ENDED),
+        number=job.job_id,
         name=job.name,
         user=job.user,
         uid=job.uid,

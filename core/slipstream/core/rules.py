@@ -1,0 +1,25 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a site can set about decisions. Part of the journal, so that a replay goes by the same."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+# At run time too: the journal reads these classes back by their annotations.
+from slipstream.core.classes import Mode
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
+    """The rules decisions go by."""
+
+    mode: Mode = Mode.OBSERVE
+    """The configured one. An operator's command counts until another one is configured."""
+    lease_s: float = 60.0
+    """How long advice holds without being renewed; it is renewed when half of that is over."""
+    arrival_s: float = 60.0
+    """How long a submitted job may take into Slurm's queue before it counts as lost."""
+    report_s: float = 60.0
+    """How long a node's report counts; older ones are as if nobody measured."""
+    forget_s: float = 600.0
+    """How long a lost one is remembered for its user's question."""
