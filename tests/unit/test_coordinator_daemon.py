@@ -43,6 +43,23 @@ sys.stdin.read()
 """
 
 
+FORKING = """
+import os
+from slipstream.torch_hooks.attach import attach, boundary, status
+attach()
+boundary()
+print(os.path.basename(status().control_block), status().minibatches, flush=True)
+if os.fork() == 0:
+    boundary()
+    boundary()
+    print(os.path.basename(status().control_block), status().minibatches, flush=True)
+    os._exit(0)
+os.wait()
+boundary()
+print(os.path.basename(status().control_block), status().minibatches, status().problems)
+"""
+
+
 @pytest.fixture(scope="module")
 def node() -> Iterator[Coordinator]:
     """A node of two GPUs, shared by tests that use different jobs."""
@@ -148,6 +165,22 @@ def test_a_process_of_a_task_can_ask_for_its_own_page(node: Coordinator) -> None
     node.ask(job=17, step=3)
     environment = told(node.ask(op="block", job=17, step=4))
     assert set(environment) == {"SLIPSTREAM_CONTROL"}
+
+
+def test_a_forked_rank_trains_with_a_page_of_its_own(node: Coordinator) -> None:
+    """The hooks ask for it at the child's first boundary; the parent's page is left alone."""
+    page = told(node.ask(job=24))["SLIPSTREAM_CONTROL"]
+    done = subprocess.run(
+        [sys.executable, "-c", FORKING],
+        env={**os.environ, "SLIPSTREAM_CONTROL": page},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    first, child, last = (line.split(maxsplit=2) for line in done.stdout.splitlines())
+    assert (first, last) == ([Path(page).name, "1"], [Path(page).name, "2", "{}"])
+    assert child[0].startswith("batch.0.")
+    assert (child[0] != Path(page).name, child[1]) == (True, "2")
 
 
 @pytest.mark.parametrize(
