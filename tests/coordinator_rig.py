@@ -89,6 +89,7 @@ def coordinated_node(*words: str, gpu_count: int = 2) -> Iterator[Coordinator]:
         simulated_node(gpu_count=gpu_count) as state,
         tempfile.TemporaryDirectory(prefix="slipstream-test-", dir="/dev/shm") as folder,
     ):
+        Path(folder).chmod(0o755)  # a job's user must find the way to its page
         environment = {
             **os.environ,
             "SLIPSTREAM_GPU_STATE": str(state),
@@ -147,6 +148,21 @@ def told(answer: str) -> dict[str, str]:
     assert lines[-1:] == ["ok"], answer
     pairs = (line.removeprefix("env ").partition("=") for line in lines if line.startswith("env "))
     return {name: value for name, _, value in pairs}
+
+
+def asked_as(asker: int, run_dir: Path, **words: object) -> str:
+    """The same, asked by a process of another user; only root can do that."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.setuid(asker)
+        os.write(writer, ask(run_dir, **words).encode())
+        os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader) as answer:
+        text = answer.read()
+    os.waitpid(child, 0)
+    return text
 
 
 @dataclass

@@ -67,6 +67,7 @@ class Coordinator:
             self._blocks[block.path] = block
             self._seat_from(block)
         self.sweep(time.monotonic())
+        store.save(self.settings.table, self.seats)
 
     def _seat_from(self, block: blocks.Block) -> None:
         """A seat that only its page still knows, if the process that asked for it still lives."""

@@ -60,6 +60,8 @@ class NodeSocket:
             if self._open <= MAX_CONNECTIONS:
                 async with asyncio.timeout(_ASK_WITHIN_S):
                     line = await reader.readline()
+                    if not line:
+                        return  # somebody only looked whether anybody is here
                     writer.write(self._respond(line, peer_of(writer)).encode())
                     await writer.drain()
         except (OSError, TimeoutError, ValueError):

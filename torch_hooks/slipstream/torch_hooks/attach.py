@@ -14,8 +14,8 @@ import functools
 import importlib
 import os
 import sys
-import threading
 from dataclasses import dataclass
+from threading import get_ident
 from typing import TYPE_CHECKING, TypeVar
 
 from slipstream.torch_hooks import block as blocks
@@ -67,6 +67,7 @@ class _Process:
         self.block: blocks.Block | None = None
         self.session: Session | None = None
         self.tried_for_own_page = False
+        self.dynamo_told = False
         self.trainer = 0
         """The thread that trains: boundaries of others are not ours."""
 
@@ -81,22 +82,15 @@ class _Process:
             self.session = Session(self.block, self.notes)
 
     def boundary(self) -> None:
-        session = self.session
-        if session is None:
-            if self.tried_for_own_page:
-                return
+        """A boundary of a thread that is not known to train, or of a process without a page."""
+        if self.session is None and not self.tried_for_own_page:
             # A process without a page that trains after all: a rank of torchrun's, a forked child.
             self.tried_for_own_page = True
             self.block = _own_block(self.notes)
             self.begin()
-            session = self.session
-            if session is None:
-                return
-        if self.trainer != threading.get_ident():
-            if self.trainer:
-                return
-            self.trainer = threading.get_ident()
-        session.boundary()
+        self.trainer = self.trainer or get_ident()
+        if self.session is not None and self.trainer == get_ident():
+            self.session.boundary()
 
     def end(self) -> None:
         session, self.session, self.block = self.session, None, None
@@ -128,7 +122,9 @@ def attach() -> None:
     # torch.optim deletes its attribute `optimizer`, so it cannot be reached through torch.
     optimizer = importlib.import_module("torch.optim.optimizer")
     boundaries = Boundaries(boundary)
-    _keep_dynamo_out(boundaries)
+    if not _process.dynamo_told:
+        _process.dynamo_told = True  # it remembers functions: once is enough
+        _keep_dynamo_out(boundaries)
     _process.handles = [
         optimizer.register_optimizer_step_pre_hook(boundaries.before_step),
         optimizer.register_optimizer_step_post_hook(boundaries.after_step),
@@ -146,8 +142,12 @@ def detach() -> None:
 
 def boundary() -> None:
     """A mini-batch has ended: for loops that update parameters without an optimizer of torch's."""
+    process = _process
     try:
-        _process.boundary()
+        if process.session is not None and process.trainer == get_ident():
+            process.session.boundary()
+        else:
+            process.boundary()
     except Exception as error:  # noqa: BLE001 (the promise of this room)
         _process.notes.problem(type(error).__name__, f"boundary: {error}")
         _process.session = None

@@ -19,7 +19,6 @@ from slipstream.wire.control_block import (
     Directive,
     Down,
     Identity,
-    Phase,
     Up,
     word,
 )
@@ -28,8 +27,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _SEQUENCE = word(Up, "sequence")
-_PID = word(Up, "pid")
-_PHASE = word(Up, "phase")
 _MINIBATCHES = word(Up, "minibatches")
 _LAST_BOUNDARY = word(Up, "last_boundary_ns")
 _MINIBATCH = word(Up, "minibatch_ns")
@@ -64,16 +61,19 @@ class Block:
             words[word(Up, name)] = value
         words[_SEQUENCE] += 1
 
-    def boundary(self, minibatches: int, at_ns: int, minibatch_ns: int) -> None:
-        """What changes at each boundary; the same as `write`, without its loop."""
+    def boundary(self, minibatches: int, at_ns: int, minibatch_ns: int) -> bool:
+        """What changes at each boundary; the same as `write`, without its loop.
+
+        Returns whether all is quiet: the lease holds, and nothing new is asked for.
+        """
         words = self._words
         sequence = words[_SEQUENCE]
         words[_SEQUENCE] = sequence + 1
-        words[_PHASE] = Phase.TRAINING
         words[_MINIBATCHES] = minibatches
         words[_LAST_BOUNDARY] = at_ns
         words[_MINIBATCH] = minibatch_ns
         words[_SEQUENCE] = sequence + 2
+        return words[_LEASE] >= at_ns and words[_DOWN_SEQUENCE] == self._told
 
     def news(self) -> Directive | None:
         """The directive, if there is one that was not read yet and that is whole."""

@@ -12,9 +12,9 @@ looks whether that other one is still on the stack, and forgets it otherwise.
 
 from __future__ import annotations
 
-import sys
-import threading
 import weakref
+from sys import _getframe  # the only cheap way to see who called
+from threading import get_ident
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -24,47 +24,61 @@ if TYPE_CHECKING:
 _PASSED_BY = 16
 
 
-class Boundaries(threading.local):
+class _Thread:
+    """How deep a thread is in steps, and whose steps it follows."""
+
+    __slots__ = ("depth", "leader", "outermost", "passed")
+
+    def __init__(self) -> None:
+        self.depth = 0
+        self.outermost = 0
+        self.leader: Callable[[], object] = _nobody
+        self.passed = 0
+
+
+class Boundaries:
     """The hooks of this process; each thread that steps has its own depth and leader."""
+
+    __slots__ = ("_at_boundary", "_threads")
 
     def __init__(self, at_boundary: Callable[[], None]) -> None:
         self._at_boundary = at_boundary
-        self._depth = 0
-        self._outermost = 0
-        self._leader: Callable[[], object] = _nobody
-        self._passed = 0
+        self._threads: dict[int, _Thread] = {}
 
     def before_step(self, _optimizer: object, _args: object, _kwargs: object) -> None:
         """Torch's hook before each step."""
-        if self._depth:
-            caller = sys._getframe(1)  # noqa: SLF001 (the only cheap way to see who called)
-            if not _is_below(caller, self._outermost):
-                self._depth = 0
-        if not self._depth:
-            self._outermost = id(sys._getframe(1))  # noqa: SLF001 (as above)
-        self._depth += 1
+        thread = self._threads.get(get_ident())
+        if thread is None:
+            thread = self._threads[get_ident()] = _Thread()
+        caller = _getframe(1)
+        if thread.depth and _is_below(caller, thread.outermost):
+            thread.depth += 1
+        else:
+            thread.depth = 1
+            thread.outermost = id(caller)
 
     def after_step(self, optimizer: object, _args: object, _kwargs: object) -> None:
         """Torch's hook after each step."""
-        if self._depth > 1:
-            self._depth -= 1
+        thread = self._threads.get(get_ident())
+        if thread is None:
+            return  # attached in the middle of a step
+        thread.depth -= 1
+        if thread.depth > 0:
             return
-        self._depth = 0
-        if self._leader() is not optimizer and not self._follow(optimizer):
-            return
-        self._passed = 0
-        self._at_boundary()
+        if thread.leader() is optimizer or _takes_the_lead(thread, optimizer):
+            thread.passed = 0
+            self._at_boundary()
 
-    def _follow(self, optimizer: object) -> bool:
-        """Whether this optimizer leads from now on."""
-        self._passed += 1
-        if self._leader() is not None and self._passed < _PASSED_BY:
-            return False
-        try:
-            self._leader = weakref.ref(optimizer)
-        except TypeError:  # a class of the user's that allows no weak references
-            self._leader = lambda: optimizer
-        return True
+
+def _takes_the_lead(thread: _Thread, optimizer: object) -> bool:
+    thread.passed += 1
+    if thread.leader() is not None and thread.passed < _PASSED_BY:
+        return False
+    try:
+        thread.leader = weakref.ref(optimizer)
+    except TypeError:  # a class of the user's that allows no weak references
+        thread.leader = lambda: optimizer
+    return True
 
 
 def _nobody() -> None:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 _FIRST = 8
-_WEIGHT = 8
+_SHIFT = 3  # a new duration weighs an eighth
 _LEAST_NS = 1000  # below this an eighth of it rounds to nothing, and it would never grow again
 
 
@@ -25,10 +25,18 @@ class Pace:
         """Count one more mini-batch; returns the running time."""
         mean = self.duration_ns
         if self._seen < _FIRST:
-            least = min(mean, duration_ns) if self._seen else duration_ns
-            self.duration_ns = max(_LEAST_NS, least)
-            self._seen += 1
-            return self.duration_ns
-        taken = min(max(duration_ns, mean >> 1), mean << 1)
-        self.duration_ns = max(_LEAST_NS, mean + (taken - mean) // _WEIGHT)
+            return self._add_first(duration_ns)
+        # Comparisons, not min and max: those would be half the cost of a boundary.
+        if duration_ns > mean << 1:
+            duration_ns = mean << 1
+        elif duration_ns < mean >> 1:
+            duration_ns = mean >> 1
+        mean += (duration_ns - mean) >> _SHIFT
+        self.duration_ns = mean if mean > _LEAST_NS else _LEAST_NS  # noqa: FURB136 (see above)
+        return mean
+
+    def _add_first(self, duration_ns: int) -> int:
+        least = min(self.duration_ns, duration_ns) if self._seen else duration_ns
+        self._seen += 1
+        self.duration_ns = max(_LEAST_NS, least)
         return self.duration_ns

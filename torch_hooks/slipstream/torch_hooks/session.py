@@ -7,7 +7,7 @@ While the lease holds that is all. When it is lost, an owner runs free and a gue
 from __future__ import annotations
 
 import os
-import time
+from time import monotonic_ns
 from typing import TYPE_CHECKING
 
 from slipstream.torch_hooks.baton import DEFAULT_SLICE_MS, SLICE_VARIABLE, Baton
@@ -29,10 +29,11 @@ class Session:
         self.directive: Directive | None = None
         self._notes = notes
         self._pace = Pace()
-        self._began_ns = time.monotonic_ns()
+        self._began_ns = monotonic_ns()
         self._baton = _baton(block, notes)
         self._leases_lost = 0
         self._lost = False
+        self._quiet = False
         self._baton_waited_ns = 0
         block.write(
             phase=Phase.LOADING,
@@ -40,21 +41,15 @@ class Session:
         )
 
     def boundary(self) -> None:
-        """Between two mini-batches."""
-        now_ns = time.monotonic_ns()
+        """Between two mini-batches. Almost always quick: each microsecond here is the user's."""
+        now_ns = monotonic_ns()
         self.minibatches += 1
-        block = self.block
-        block.boundary(self.minibatches, now_ns, self._pace.add(now_ns - self._began_ns))
-        directive = block.news()
-        if directive is not None:
-            self.directive = directive
-            block.write(directive_epoch=directive.epoch, problems=self._notes.total)
-        if block.lease_until_ns < now_ns:
-            self._without_lease()
-            now_ns = time.monotonic_ns()  # waiting is not training
-        elif self._lost:
-            self._lease_is_back()
-        self._began_ns = now_ns
+        pace_ns = self._pace.add(now_ns - self._began_ns)
+        if self.block.boundary(self.minibatches, now_ns, pace_ns) and self._quiet:
+            self._began_ns = now_ns
+        else:
+            self._look_up(now_ns)
+            self._began_ns = monotonic_ns()  # waiting is not training
 
     def end(self) -> None:
         """The last thing this process says."""
@@ -68,6 +63,20 @@ class Session:
         if self._baton:
             self._baton.pass_on()  # closes this process's copies; the parent goes on holding
         self.block.close()
+
+    def _look_up(self, now_ns: int) -> None:
+        """Something is new: the first mini-batch, a directive, a lease lost or back."""
+        if self.minibatches == 1:
+            self.block.write(phase=Phase.TRAINING)
+        directive = self.block.news()
+        if directive is not None:
+            self.directive = directive
+            self.block.write(directive_epoch=directive.epoch, problems=self._notes.total)
+        if self.block.lease_until_ns < now_ns:
+            self._without_lease()
+        elif self._lost:
+            self._lease_is_back()
+        self._quiet = not self._lost
 
     def _without_lease(self) -> None:
         if not self._lost:
@@ -108,7 +117,7 @@ class Session:
             self._baton.pass_on()
 
     def _has_lease(self) -> bool:
-        return self.block.lease_until_ns >= time.monotonic_ns()
+        return self.block.lease_until_ns >= monotonic_ns()
 
 
 def _baton(block: Block, notes: Notes) -> Baton | None:
