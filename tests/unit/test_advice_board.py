@@ -220,6 +220,23 @@ def test_no_board_is_no_advice(path: Path, probe: BoardProbe) -> None:
         assert probe.find(TOKEN) is not None
 
 
+@pytest.mark.parametrize("harm", ["removed", "truncated", "overwritten"])
+def test_the_writer_mends_a_board_that_was_spoiled(
+    board: AdviceBoard, path: Path, probe: BoardProbe, harm: str
+) -> None:
+    """With the next record the whole board is back, the earlier records too."""
+    board.put(advice("1111111111111111", "n2"))
+    if harm == "removed":
+        path.unlink()
+    elif harm == "truncated":
+        os.truncate(path, 5000)
+    else:
+        path.write_bytes(b"x" * path.stat().st_size)
+    board.put(advice())
+    assert probe.find(TOKEN) == ("require", frozenset({"n1"}))
+    assert probe.find("1111111111111111") == ("require", frozenset({"n2"}))
+
+
 @pytest.mark.parametrize("content", [b"", b"SLIPADV1", b"\0" * 70_000, bytes(range(256)) * 300])
 def test_a_file_that_is_no_board_is_no_advice(
     path: Path, probe: BoardProbe, content: bytes

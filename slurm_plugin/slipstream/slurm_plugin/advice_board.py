@@ -96,6 +96,8 @@ class AdviceBoard:
     def put(self, advice: Advice) -> None:
         """Say this of the job, in place of what was said before; also the way to renew."""
         self._check_lease(advice)
+        if not self._is_there():
+            self.rewrite(self.advices())
         key = layout.key_of(advice.token, advice.task_id)
         before = self._places.get(key)
         record = layout.pack_slot(advice, self._header.generation, self._serial)
@@ -158,6 +160,19 @@ class AdviceBoard:
             raise
         self._adopt(descriptor, header, places)
         time.sleep(layout.LOOK_EVERY_S)
+
+    def _is_there(self) -> bool:
+        """Whether readers look at what we write: somebody may have removed or overwritten it."""
+        header = self._header.pack()
+        try:
+            seen, held = self._path.lstat(), os.fstat(self._file)
+        except OSError:
+            return False
+        return (
+            os.path.samestat(seen, held)
+            and held.st_size == self._geometry.file_bytes
+            and os.pread(self._file, len(header), 0) == header
+        )
 
     def _take_over(self) -> bool:
         """Go on with the board that is there, if it is one of this boot."""
