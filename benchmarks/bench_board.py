@@ -62,7 +62,7 @@ def measure_lookups(home: Path) -> dict[str, float]:
     with tempfile.TemporaryDirectory(prefix="bench-board-", dir="/dev/shm") as memory:
         path = Path(memory) / "advice.board"
         with AdviceBoard(path) as board:
-            board.rewrite(_advices())
+            board.rewrite(_records())
         for name, first in (("hit", 0), ("miss", RECORDS)):
             took_us, found = _lookups(program, path, _tokens(first))
             if found != (LOOKUPS if name == "hit" else 0):
@@ -75,13 +75,13 @@ def measure_lookups(home: Path) -> dict[str, float]:
 
 def measure_writer(home: Path) -> dict[str, float]:
     """Changes of single records, and the whole board anew."""
-    advices = _advices()
+    records = _records()
     with AdviceBoard(home / "writer.board") as board:
         begun_s = time.monotonic()
-        board.rewrite(advices)
+        board.rewrite(records)
         rewrite_ms = (time.monotonic() - begun_s) * 1e3
         took_us = []
-        for advice in advices[:PUTS]:
+        for advice in records[:PUTS]:
             begun_s = time.monotonic()
             board.put(advice)
             took_us.append((time.monotonic() - begun_s) * 1e6)
@@ -113,7 +113,7 @@ def _mean_cycle_us(home: Path, folders: str) -> float:
     pipe = sandbox.begin(plan, lambda _name, _took_s: None)
     try:
         with AdviceBoard(sandbox.layout.run / "advice.board") as board:
-            board.rewrite(_advices("n[1-8]"))
+            board.rewrite(_records("n[1-8]"))
             words = ("sbatch", "--output=/dev/null", "--gres=gpu:1")
             sandbox.run(*words, "-N8", "--wrap=sleep 3600")
             sandbox.run(*words, f"--array=1-{PENDING_JOBS}", "--hold", "--wrap=sleep 1")
@@ -145,7 +145,7 @@ def _lookups(program: Path, path: Path, tokens: list[str]) -> tuple[list[float],
     return sorted(int(line) / 1e3 for line in done.stdout.split()), int(done.stderr)
 
 
-def _advices(nodes: str = "") -> list[Advice]:
+def _records(nodes: str = "") -> list[Advice]:
     until_boot_s = int(boot_s()) + 3000
     every = tuple(f"n{number}" for number in range(1, 9))
     return [

@@ -33,7 +33,7 @@ PROMPTLY_S = 12.0
 class Way(Protocol):
     """One way to carry advice out."""
 
-    def say(self, *advices: Advice) -> None:
+    def say(self, *said: Advice) -> None:
         """Advice is given, in place of what was said of the same jobs before."""
 
     def as_submitted(self) -> int | None:
@@ -56,8 +56,8 @@ class ByWrapper:
         self.path = cluster.layout.run / "advice.board"
         self._board = AdviceBoard(self.path)
 
-    def say(self, *advices: Advice) -> None:
-        for advice in advices:
+    def say(self, *said: Advice) -> None:
+        for advice in said:
             self._board.put(advice)
 
     def as_submitted(self) -> int | None:
@@ -84,8 +84,8 @@ class BySoftHold:
         self._slurm = slurm
         self.reset()
 
-    def say(self, *advices: Advice) -> None:
-        self._said |= {(one.token, one.task_id): one for one in advices}
+    def say(self, *said: Advice) -> None:
+        self._said |= {(one.token, one.task_id): one for one in said}
 
     def as_submitted(self) -> int | None:
         return int(time.time()) + self.LEASE_S

@@ -89,7 +89,7 @@ class AdviceBoard:
     ) -> None:
         self.close()
 
-    def advices(self) -> tuple[Advice, ...]:
+    def said(self) -> tuple[Advice, ...]:
         """What the board says, expired advice too until `expire` is called."""
         return tuple(place.advice for place in self._places.values())
 
@@ -97,7 +97,7 @@ class AdviceBoard:
         """Say this of the job, in place of what was said before; also the way to renew."""
         self._check_lease(advice)
         if not self._is_there():
-            self.rewrite(self.advices())
+            self.rewrite(self.said())
         key = layout.key_of(advice.token, advice.task_id)
         before = self._places.get(key)
         record = layout.pack_slot(advice, self._header.generation, self._serial)
@@ -131,17 +131,17 @@ class AdviceBoard:
     def expire(self) -> tuple[Advice, ...]:
         """Take down what has expired, to make room; the reader does not wait for this."""
         now_boot_s = self._clock()
-        gone = tuple(one for one in self.advices() if not one.holds(now_boot_s))
+        gone = tuple(one for one in self.said() if not one.holds(now_boot_s))
         for advice in gone:
             self.remove(advice.token, advice.task_id)
         return gone
 
-    def rewrite(self, advices: Iterable[Advice], geometry: layout.Geometry | None = None) -> None:
+    def rewrite(self, said: Iterable[Advice], geometry: layout.Geometry | None = None) -> None:
         """Replace the whole board by one that says exactly this; of any size.
 
         Returns when every reader has seen the new file: what is `put` from now on is followed.
         """
-        wanted = tuple(advices)
+        wanted = tuple(said)
         for advice in wanted:
             self._check_lease(advice)
         header = layout.Header(geometry or self._geometry, secrets.randbits(64), _boot_id())

@@ -86,7 +86,7 @@ class SoftHold:
     lease_s: int = DEFAULT_LEASE_S
 
     def tick(
-        self, advices: Iterable[Advice], jobs: Iterable[Job], nodes: Iterable[Node], times: Times
+        self, said: Iterable[Advice], jobs: Iterable[Job], nodes: Iterable[Node], times: Times
     ) -> dict[JobRef, Step]:
         """Do what is due, and say what was done. A job that has started meanwhile is passed over.
 
@@ -95,7 +95,7 @@ class SoftHold:
         done: dict[JobRef, Step] = {}
         refused: list[SlurmError] = []
         pending = [job for job in each_task(jobs) if _is_ours(job)]
-        for job, step in due_steps(advices, pending, nodes, times, self.lease_s):
+        for job, step in due_steps(said, pending, nodes, times, self.lease_s):
             try:
                 self.slurm.update(job.ref, update_for(job, step))
                 done[job.ref] = step
@@ -116,7 +116,7 @@ def _passes(job: Job, error: SlurmError) -> bool:
 
 
 def due_steps(
-    advices: Iterable[Advice],
+    said: Iterable[Advice],
     pending: Iterable[Job],
     nodes: Iterable[Node],
     times: Times,
@@ -126,12 +126,12 @@ def due_steps(
 
     Jobs bound earlier count as if they ran on their nodes, so that no room is given away twice.
     """
-    said = {(one.token, one.task_id): one for one in advices if one.holds(times.now_boot_s)}
+    holding = {(one.token, one.task_id): one for one in said if one.holds(times.now_boot_s)}
     rooms = {node.name: room_of(node) for node in nodes}
     steps: list[tuple[Job, Step]] = []
     waiting: list[tuple[Job, Advice | None]] = []
     for job in sorted(pending, key=lambda job: (job.job_id, str(job.ref))):
-        advice = _advice_for(job, said)
+        advice = _advice_for(job, holding)
         if _is_bound(job) and advice and _still_good(job, advice, rooms):
             _take(rooms, job, job.required_nodes)
         else:
