@@ -17,7 +17,7 @@ from slipstream.slurm_plugin.advice import Advice, Binding, boot_s
 from slipstream.slurm_plugin.advice_board import AdviceBoard
 from slipstream.slurm_plugin.gres import Gres
 from slipstream.slurm_plugin.run import SubprocessRunner, command_environment
-from slipstream.slurm_plugin.soft_hold import SoftHold, Times
+from slipstream.slurm_plugin.soft_hold import Moment, SoftHold
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -92,9 +92,9 @@ class BySoftHold:
 
     def work(self) -> None:
         if self._alive:
-            times = Times(time.time(), boot_s())
+            moment = Moment(time.time(), boot_s())
             hold = SoftHold(self._slurm, self.LEASE_S)
-            hold.tick(self._said.values(), self._slurm.jobs(), self._slurm.nodes(), times)
+            hold.tick(self._said.values(), self._slurm.jobs(), self._slurm.nodes(), moment)
 
     def die(self) -> None:
         self._alive = False
