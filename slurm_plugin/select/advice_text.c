@@ -59,8 +59,8 @@ static bool marker_at(const char* words, const char* end, uint64_t* token) {
     const char* stop = space ? space : end;
     size_t bytes = (size_t)(stop - words);
     if (bytes == 3 && memcmp(words, "v=1", 3) == 0) version = true;
-    if (bytes == 6 + TOKEN_DIGITS && memcmp(words, "token=", 6) == 0)
-      whole = hex(words + 6, &value);
+    if (bytes == 6 + TOKEN_DIGITS && memcmp(words, "token=", 6) == 0 && hex(words + 6, &value))
+      whole = true;
     words = stop + 1;
   }
   if (version && whole) *token = value;

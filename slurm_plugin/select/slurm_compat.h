@@ -8,7 +8,7 @@
  *   9th argument      bitstr_t *                resv_exc_t *
  *   10th argument                                             will_run_data_t *
  *
- * Built and run against 22.05.8, compiled against 24.11.5. The build takes the source of exactly
+ * Built for and run on 22.05.8 and 24.11.5. The build takes the source of exactly
  * the installed Slurm, so a release that differs further does not compile, and is not loaded.
  */
 #ifndef SLIPSTREAM_SLURM_COMPAT_H

@@ -98,7 +98,7 @@ class AnySequence(RuleBasedStateMachine):
 
     @rule()
     def rewrite(self) -> None:
-        self._board.rewrite(self._board.advices())
+        self._board.rewrite(self._board.said())
 
     @rule()
     def another_writer(self) -> None:
@@ -107,7 +107,7 @@ class AnySequence(RuleBasedStateMachine):
 
     @invariant()
     def the_reader_sees_it(self) -> None:
-        assert {(one.token, one.task_id): one for one in self._board.advices()}.keys() == (
+        assert {(one.token, one.task_id): one for one in self._board.said()}.keys() == (
             self._said.keys()
         )
         for token in TOKENS:
@@ -286,7 +286,7 @@ def after_death(path: Path, writes: int, last: str) -> tuple[int, tuple[object, 
     with BoardProbe(path) as probe:
         seen = (probe.find("a" * 16), probe.find("b" * 16))
         with AdviceBoard(path) as board:
-            assert len(board.advices()) == sum(one is not None for one in seen)
+            assert len(board.said()) == sum(one is not None for one in seen)
             board.put(advice("c" * 16, ["n1"], Binding.PREFER))
             assert probe.find("c" * 16) is not None
     return code, seen

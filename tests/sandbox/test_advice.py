@@ -17,7 +17,7 @@ from slipstream.slurm_plugin.advice import Advice, Binding, boot_s
 from slipstream.slurm_plugin.advice_board import AdviceBoard
 from slipstream.slurm_plugin.gres import Gres
 from slipstream.slurm_plugin.run import SubprocessRunner, command_environment
-from slipstream.slurm_plugin.soft_hold import SoftHold, Times
+from slipstream.slurm_plugin.soft_hold import Moment, SoftHold
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -33,7 +33,7 @@ PROMPTLY_S = 12.0
 class Way(Protocol):
     """One way to carry advice out."""
 
-    def say(self, *advices: Advice) -> None:
+    def say(self, *said: Advice) -> None:
         """Advice is given, in place of what was said of the same jobs before."""
 
     def as_submitted(self) -> int | None:
@@ -56,8 +56,8 @@ class ByWrapper:
         self.path = cluster.layout.run / "advice.board"
         self._board = AdviceBoard(self.path)
 
-    def say(self, *advices: Advice) -> None:
-        for advice in advices:
+    def say(self, *said: Advice) -> None:
+        for advice in said:
             self._board.put(advice)
 
     def as_submitted(self) -> int | None:
@@ -84,17 +84,17 @@ class BySoftHold:
         self._slurm = slurm
         self.reset()
 
-    def say(self, *advices: Advice) -> None:
-        self._said |= {(one.token, one.task_id): one for one in advices}
+    def say(self, *said: Advice) -> None:
+        self._said |= {(one.token, one.task_id): one for one in said}
 
     def as_submitted(self) -> int | None:
         return int(time.time()) + self.LEASE_S
 
     def work(self) -> None:
         if self._alive:
-            times = Times(time.time(), boot_s())
+            moment = Moment(time.time(), boot_s())
             hold = SoftHold(self._slurm, self.LEASE_S)
-            hold.tick(self._said.values(), self._slurm.jobs(), self._slurm.nodes(), times)
+            hold.tick(self._said.values(), self._slurm.jobs(), self._slurm.nodes(), moment)
 
     def die(self) -> None:
         self._alive = False

@@ -17,8 +17,8 @@ import pytest
 
 from board_probe import BoardProbe
 from slipstream.slurm_plugin import board_layout as layout
-from slipstream.slurm_plugin.advice import Advice, AdviceError, Binding, boot_s, token_of
-from slipstream.slurm_plugin.advice_board import AdviceBoard, BoardBusyError, board_path
+from slipstream.slurm_plugin.advice import Advice, AdviceError, Binding, boot_s
+from slipstream.slurm_plugin.advice_board import AdviceBoard, BoardBusyError
 from slipstream.slurm_plugin.board_image import BoardFullError
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def test_what_is_put_again_replaces(board: AdviceBoard, probe: BoardProbe) -> No
     board.put(advice(TOKEN, "n1"))
     board.put(replace(advice(TOKEN, "n2"), binding=Binding.PREFER))
     assert probe.find(TOKEN) == ("prefer", frozenset({"n2"}))
-    assert len(board.advices()) == 1
+    assert len(board.said()) == 1
 
 
 def test_what_is_removed_is_gone(board: AdviceBoard, probe: BoardProbe) -> None:
@@ -134,7 +134,7 @@ def test_the_next_writer_goes_on(path: Path, probe: BoardProbe) -> None:
         inode = path.stat().st_ino
     assert probe.find(TOKEN) is not None
     with AdviceBoard(path) as second:
-        assert second.advices() == (said,)
+        assert second.said() == (said,)
         assert path.stat().st_ino == inode
         second.put(advice(TOKEN, "n3"))
     assert probe.find(TOKEN) == ("require", frozenset({"n3"}))
@@ -159,7 +159,7 @@ def test_a_full_board_says_so_and_keeps_what_it_has(path: Path, probe: BoardProb
     with AdviceBoard(path, SMALL) as board:
         with pytest.raises(BoardFullError, match="full"):
             _put_all(board, tokens)
-        kept = [one.token for one in board.advices()]
+        kept = [one.token for one in board.said()]
         assert len(kept) > 64
         assert all(probe.find(token) for token in kept)
         board.remove(kept[0])
@@ -174,7 +174,7 @@ def test_the_default_board_holds_ten_thousand(path: Path, probe: BoardProbe) -> 
     tokens = [f"{number * 0x9E3779B97F4A7C15 & (1 << 64) - 1:016x}" for number in range(10_000)]
     with AdviceBoard(path) as board:
         board.rewrite(advice(token, f"n{token[:2]}") for token in tokens)
-        assert len(board.advices()) == 10_000
+        assert len(board.said()) == 10_000
     for token in tokens[::97]:
         assert probe.find(token) == ("require", frozenset({f"n{token[:2]}"}))
 
@@ -184,7 +184,7 @@ def test_nodes_too_scattered_for_a_record_are_refused(board: AdviceBoard) -> Non
     board.put(advice(TOKEN, *(f"node{number:05}" for number in range(1000))))
     with pytest.raises(AdviceError, match="names 400 nodes so far apart"):
         board.put(advice(TOKEN, *(f"node{number:05}" for number in range(0, 1200, 3))))
-    assert len(board.advices()[0].nodes) == 1000
+    assert len(board.said()[0].nodes) == 1000
 
 
 @pytest.mark.parametrize(
@@ -216,8 +216,25 @@ def test_no_board_is_no_advice(path: Path, probe: BoardProbe) -> None:
         path.unlink()
         noticed()
         assert probe.find(TOKEN) is None
-        board.rewrite(board.advices())
+        board.rewrite(board.said())
         assert probe.find(TOKEN) is not None
+
+
+@pytest.mark.parametrize("harm", ["removed", "truncated", "overwritten"])
+def test_the_writer_mends_a_board_that_was_spoiled(
+    board: AdviceBoard, path: Path, probe: BoardProbe, harm: str
+) -> None:
+    """With the next record the whole board is back, the earlier records too."""
+    board.put(advice("1111111111111111", "n2"))
+    if harm == "removed":
+        path.unlink()
+    elif harm == "truncated":
+        os.truncate(path, 5000)
+    else:
+        path.write_bytes(b"x" * path.stat().st_size)
+    board.put(advice())
+    assert probe.find(TOKEN) == ("require", frozenset({"n1"}))
+    assert probe.find("1111111111111111") == ("require", frozenset({"n2"}))
 
 
 @pytest.mark.parametrize("content", [b"", b"SLIPADV1", b"\0" * 70_000, bytes(range(256)) * 300])
@@ -274,7 +291,7 @@ def test_a_board_of_another_boot_is_stale(path: Path, probe: BoardProbe) -> None
         stream.write(replace(header, boot_id=bytes(16)).pack())
     assert probe.find(TOKEN) is None
     with AdviceBoard(path, SMALL) as board:
-        assert board.advices() == ()
+        assert board.said() == ()
 
 
 def test_a_board_others_can_write_is_not_believed(
@@ -285,7 +302,7 @@ def test_a_board_others_can_write_is_not_believed(
     assert stat.S_IMODE(path.stat().st_mode) == 0o644
     path.chmod(0o666)
     assert probe.find(TOKEN) is None
-    board.rewrite(board.advices())
+    board.rewrite(board.said())
     assert probe.find(TOKEN) is not None
 
 
@@ -299,62 +316,6 @@ def test_a_link_or_a_fifo_is_not_followed(path: Path, probe: BoardProbe, tmp_pat
     os.mkfifo(path)
     noticed()
     assert probe.find(TOKEN) is None
-
-
-# --- names, markers, places -----------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("text", "names"),
-    [
-        ("n1", ["n1"]),
-        ("n[1-3,7]", ["n1", "n2", "n3", "n7"]),
-        ("n[08-11]-ib,gpu.x", ["n08-ib", "n09-ib", "n10-ib", "n11-ib", "gpu.x"]),
-        ("[1-2]", ["1", "2"]),
-        ("n0,n[0]", ["n0", "n0"]),
-        ("", None),
-        ("n[1-3", None),
-        ("n[3-1]", None),
-        ("n[1-]", None),
-        ("n[]", None),
-        ("n1,,n2", None),
-        ("n1,", None),
-        ("n 1", None),
-        ("n[1]m[2]", None),
-        ("n[1234567890]", None),
-        ("n[0-999999999]", None),
-        ("n" * 300, None),
-    ],
-)
-def test_lists_of_names(probe: BoardProbe, text: str, names: list[str] | None) -> None:
-    """What is a list is unfolded, what is none is refused as a whole."""
-    assert probe.names(text) == names
-
-
-@pytest.mark.parametrize(
-    ("comment", "token"),
-    [
-        (f"[slipstream v=1 token={TOKEN} class=auto role=guest]", TOKEN),
-        (f"a site's words [x] [slipstream token={TOKEN} v=1]", TOKEN),
-        (f"[slipstream v=1 token=1111111111111111] [slipstream v=1 token={TOKEN}]", TOKEN),
-        (f"[slipstream v=2 token={TOKEN}]", None),
-        (f"[slipstream v=1 token={TOKEN}", None),
-        (f"[slipstream v=1 xtoken={TOKEN}]", None),
-        ("[slipstream v=1 token=12]", None),
-        (f"[slipstream v=1 token={TOKEN}0]", None),
-        ("", None),
-    ],
-)
-def test_the_token_in_a_marker(probe: BoardProbe, comment: str, token: str | None) -> None:
-    """The wrapper in C and the daemon in Python read the same."""
-    assert probe.marker(comment) == token
-    assert token_of(comment) == token
-
-
-def test_the_place_of_the_board_is_the_wrappers() -> None:
-    """By SLIPSTREAM_RUN_DIR or in the default folder."""
-    assert board_path({}) == Path("/run/slipstream/advice.board")
-    assert board_path({"SLIPSTREAM_RUN_DIR": "/a"}) == Path("/a/advice.board")
 
 
 def test_a_writer_that_is_killed_frees_the_lock(path: Path) -> None:

@@ -11,15 +11,14 @@ from slipstream.slurm_plugin import Gres, Job, JobState, Node, NodeFlag, NodeSta
 from slipstream.slurm_plugin.advice import Advice, Binding
 from slipstream.slurm_plugin.errors import Kind
 from slipstream.slurm_plugin.node_room import Need, Room, need_of, room_of
-from slipstream.slurm_plugin.records import Array, Asked
-from slipstream.slurm_plugin.records import Times as JobTimes
+from slipstream.slurm_plugin.records import Array, Asked, Times
 from slipstream.slurm_plugin.soft_hold import (
     Bind,
     Hold,
     LetGo,
+    Moment,
     SoftHold,
     Step,
-    Times,
     due_steps,
     update_for,
 )
@@ -27,7 +26,7 @@ from slipstream.slurm_plugin.soft_hold import (
 pytestmark = pytest.mark.unit
 
 TOKEN = "00c0ffee00c0ffee"  # noqa: S105 (names a job, opens nothing)
-NOW = Times(now_s=1_800_000_000.0, now_boot_s=5_000.0)
+NOW = Moment(now_s=1_800_000_000.0, now_boot_s=5_000.0)
 LEASE_S = 30
 IN_A_WHILE_S = int(NOW.now_s) + 25
 
@@ -51,7 +50,7 @@ def job(number: int = 1, *words: str, start_at_s: int | None = None, nodes: int 
         task_count=nodes,
         cpus=2 * nodes,
         asked=Asked(per_node=(Gres("gpu"),)),
-        times=JobTimes(submitted_at_s=0, eligible_at_s=start_at_s),
+        times=Times(submitted_at_s=0, eligible_at_s=start_at_s),
         admin_comment=f"[slipstream {' '.join(['v=1', f'token={TOKEN}', *words])}]",
     )
 

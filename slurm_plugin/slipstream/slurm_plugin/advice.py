@@ -17,6 +17,7 @@ LONGEST_LEASE_S: Final = 3600
 """No advice holds longer; who wants more renews it. A reader ignores what claims more."""
 
 _TOKEN: Final = re.compile(r"[0-9a-f]{16}")
+_TOKEN_WORD: Final = re.compile(r"token=([0-9a-f]{16})")
 _MARKER: Final = re.compile(r"\[slipstream ([^\]]*)\]")
 _NODE: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _MOST_TASK: Final = (1 << 32) - 2
@@ -75,7 +76,7 @@ def token_of(admin_comment: str) -> str | None:
     found = None
     for marker in _MARKER.finditer(admin_comment):
         words = marker[1].split(" ")
-        tokens = [word.removeprefix("token=") for word in words if word.startswith("token=")]
-        if "v=1" in words and tokens and _TOKEN.fullmatch(tokens[-1]):
+        tokens = [match[1] for word in words if (match := _TOKEN_WORD.fullmatch(word))]
+        if "v=1" in words and tokens:
             found = tokens[-1]
     return found

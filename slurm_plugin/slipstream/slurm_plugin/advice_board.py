@@ -89,13 +89,15 @@ class AdviceBoard:
     ) -> None:
         self.close()
 
-    def advices(self) -> tuple[Advice, ...]:
+    def said(self) -> tuple[Advice, ...]:
         """What the board says, expired advice too until `expire` is called."""
         return tuple(place.advice for place in self._places.values())
 
     def put(self, advice: Advice) -> None:
         """Say this of the job, in place of what was said before; also the way to renew."""
         self._check_lease(advice)
+        if not self._is_there():
+            self.rewrite(self.said())
         key = layout.key_of(advice.token, advice.task_id)
         before = self._places.get(key)
         record = layout.pack_slot(advice, self._header.generation, self._serial)
@@ -129,17 +131,17 @@ class AdviceBoard:
     def expire(self) -> tuple[Advice, ...]:
         """Take down what has expired, to make room; the reader does not wait for this."""
         now_boot_s = self._clock()
-        gone = tuple(one for one in self.advices() if not one.holds(now_boot_s))
+        gone = tuple(one for one in self.said() if not one.holds(now_boot_s))
         for advice in gone:
             self.remove(advice.token, advice.task_id)
         return gone
 
-    def rewrite(self, advices: Iterable[Advice], geometry: layout.Geometry | None = None) -> None:
+    def rewrite(self, said: Iterable[Advice], geometry: layout.Geometry | None = None) -> None:
         """Replace the whole board by one that says exactly this; of any size.
 
         Returns when every reader has seen the new file: what is `put` from now on is followed.
         """
-        wanted = tuple(advices)
+        wanted = tuple(said)
         for advice in wanted:
             self._check_lease(advice)
         header = layout.Header(geometry or self._geometry, secrets.randbits(64), _boot_id())
@@ -158,6 +160,19 @@ class AdviceBoard:
             raise
         self._adopt(descriptor, header, places)
         time.sleep(layout.LOOK_EVERY_S)
+
+    def _is_there(self) -> bool:
+        """Whether readers look at what we write: somebody may have removed or overwritten it."""
+        header = self._header.pack()
+        try:
+            seen, held = self._path.lstat(), os.fstat(self._file)
+        except OSError:
+            return False
+        return (
+            os.path.samestat(seen, held)
+            and held.st_size == self._geometry.file_bytes
+            and os.pread(self._file, len(header), 0) == header
+        )
 
     def _take_over(self) -> bool:
         """Go on with the board that is there, if it is one of this boot."""

@@ -23,11 +23,11 @@ class Place(NamedTuple):
 
 
 def image_of(
-    header: layout.Header, advices: tuple[Advice, ...]
+    header: layout.Header, said: tuple[Advice, ...]
 ) -> tuple[bytearray, dict[layout.Key, Place]]:
     """A board that says exactly this, byte for byte, and where on it."""
     geometry = header.geometry
-    latest = {layout.key_of(one.token, one.task_id): one for one in advices}
+    latest = {layout.key_of(one.token, one.task_id): one for one in said}
     if len(latest) > geometry.slots:
         raise BoardFullError(f"{len(latest)} records do not fit on a board of {geometry.slots}")
     image = bytearray(geometry.file_bytes)

@@ -64,7 +64,7 @@ Step = Hold | Bind | LetGo
 
 
 @dataclass(frozen=True, slots=True)
-class Times:
+class Moment:
     """One moment on both clocks: Slurm's starts are dates, advice ends on the clock of the boot."""
 
     now_s: float
@@ -79,14 +79,14 @@ class Times:
 class SoftHold:
     """Keeps pending jobs to their advice; call `tick` more often than `lease_s / 2`.
 
-    `times` must be read before jobs and nodes are.
+    `moment` must be read before jobs and nodes are.
     """
 
     slurm: Slurm
     lease_s: int = DEFAULT_LEASE_S
 
     def tick(
-        self, advices: Iterable[Advice], jobs: Iterable[Job], nodes: Iterable[Node], times: Times
+        self, said: Iterable[Advice], jobs: Iterable[Job], nodes: Iterable[Node], moment: Moment
     ) -> dict[JobRef, Step]:
         """Do what is due, and say what was done. A job that has started meanwhile is passed over.
 
@@ -95,7 +95,7 @@ class SoftHold:
         done: dict[JobRef, Step] = {}
         refused: list[SlurmError] = []
         pending = [job for job in each_task(jobs) if _is_ours(job)]
-        for job, step in due_steps(advices, pending, nodes, times, self.lease_s):
+        for job, step in due_steps(said, pending, nodes, moment, self.lease_s):
             try:
                 self.slurm.update(job.ref, update_for(job, step))
                 done[job.ref] = step
@@ -116,28 +116,28 @@ def _passes(job: Job, error: SlurmError) -> bool:
 
 
 def due_steps(
-    advices: Iterable[Advice],
+    said: Iterable[Advice],
     pending: Iterable[Job],
     nodes: Iterable[Node],
-    times: Times,
+    moment: Moment,
     lease_s: int,
 ) -> list[tuple[Job, Step]]:
     """What is due for each job, in the order of their numbers. Pure.
 
     Jobs bound earlier count as if they ran on their nodes, so that no room is given away twice.
     """
-    said = {(one.token, one.task_id): one for one in advices if one.holds(times.now_boot_s)}
+    holding = {(one.token, one.task_id): one for one in said if one.holds(moment.now_boot_s)}
     rooms = {node.name: room_of(node) for node in nodes}
     steps: list[tuple[Job, Step]] = []
     waiting: list[tuple[Job, Advice | None]] = []
     for job in sorted(pending, key=lambda job: (job.job_id, str(job.ref))):
-        advice = _advice_for(job, said)
+        advice = _advice_for(job, holding)
         if _is_bound(job) and advice and _still_good(job, advice, rooms):
             _take(rooms, job, job.required_nodes)
         else:
             waiting.append((job, advice))
     for job, advice in waiting:
-        step = _next_step(job, advice, rooms, times, lease_s)
+        step = _next_step(job, advice, rooms, moment, lease_s)
         if isinstance(step, Bind):
             _take(rooms, job, step.nodes)
         if step:
@@ -161,7 +161,7 @@ def update_for(job: Job, step: Step) -> JobUpdate:
 
 
 def _next_step(
-    job: Job, advice: Advice | None, rooms: Mapping[str, Room], times: Times, lease_s: int
+    job: Job, advice: Advice | None, rooms: Mapping[str, Room], moment: Moment, lease_s: int
 ) -> Step | None:
     ours = _is_bound(job) or _is_held_by_us(job)
     if advice is None:
@@ -171,14 +171,14 @@ def _next_step(
         return LetGo() if ours else None
     held_for_s = 0.0
     if _is_held_by_us(job):
-        held_for_s = (job.times.eligible_at_s or 0) - times.now_s
+        held_for_s = (job.times.eligible_at_s or 0) - moment.now_s
     # ReqNodeList given to a job that has just started would shrink it to those nodes (22.05 to
     # 24.11): so only a job that cannot start meanwhile is bound, any other is held first.
     if chosen and held_for_s > _SAFE_S:
         return Bind(chosen)
     if held_for_s > max(lease_s / 2, _SAFE_S):
         return None
-    until_s = min(times.date_of(advice.until_boot_s), times.now_s + lease_s)
+    until_s = min(moment.date_of(advice.until_boot_s), moment.now_s + lease_s)
     return Hold(int(until_s))
 
 
