@@ -88,12 +88,14 @@ end
 
 local function rewrite_job(options, class)
   local found = read_gpus(options)
-  if not found or found.seats == 0 then return end
-  if class ~= "opportunistic" and (found.per ~= "node" or found.gres.gpus > 0) then return end
+  if not found then return end
+  local seats_by_name = found.per == "node" and found.gres.gpus == 0 and found.seats > 0
+  if class ~= "opportunistic" and not seats_by_name then return end
+  carry(class, found)
+  if found.seats == 0 then return end
   drop_gpu_options(options)
   local seats = { others = found.gres.others, gpus = found.seats, slots = 0, prefix = "", between = ":" }
   options.gres = tres.swap(seats):gsub("gres[:/]", "")
-  carry(class, found)
 end
 
 -- A step of a guest: the seats are the job's, the step needs none of its own.

@@ -140,6 +140,7 @@ static void carry_class(void) {
   struct slip_job told = slip_unknown_job;
   strcpy(told.class_name, class_name);  // one of four short words by now
   strcpy(told.role, guest ? "guest" : "owner");
+  told.count = guest;  // at least it must not see every GPU of the node
   char carrier[SLIP_CARRIER_SIZE];
   if (slip_write_carrier(&told, carrier, sizeof carrier)) setenv(SLIP_CARRIER, carrier, 1);
 }
