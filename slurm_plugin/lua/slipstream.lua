@@ -13,6 +13,7 @@ local flags = require "slipstream.flags"
 local marker = require "slipstream.marker"
 local planning = require "slipstream.plan"
 local requests = require "slipstream.request"
+local switch = require "slipstream.switch"
 local tres = require "slipstream.tres"
 
 local M = {}
@@ -27,7 +28,9 @@ local settings = {
   -- Class of jobs without a flag: "" leaves them alone. By partition: { debug = "opportunistic" }.
   default_class = "",
   class_of_partition = {},
-  disable_file = "/etc/slipstream/disable",
+  disable_file = switch.DEFAULT_FILE,
+  -- Who may give a guest real GPUs afterwards: root, and SlurmUser where that is not root.
+  trusted_uids = { 0 },
 }
 
 local function log_error(...) slurm.log_error("%s", string.format(...)) end
@@ -46,12 +49,6 @@ function M.configure(given)
       settings[key] = value
     end
   end
-end
-
-local function exists(path)
-  local file = io.open(path, "r")
-  if file then file:close() end
-  return file ~= nil
 end
 
 local function class_of(found, request)
@@ -110,7 +107,7 @@ local function plan_of(job_desc, found)
   found.class = class_of(found, request)
   if found.class == "" then return nil end
   if request.het_offset then return leave_alone("part of a heterogeneous job") end
-  if exists(settings.disable_file) then return leave_alone(settings.disable_file .. " is there") end
+  if switch.is_off(settings.disable_file) then return leave_alone(settings.disable_file .. " is there") end
   local memory = settings.default_memory_per_cpu_mib
   local plan = planning.make(request, found, {
     guest_memory_per_gpu_mib = settings.guest_memory_per_gpu_mib,
@@ -144,11 +141,18 @@ function M.submit(job_desc)
   return slurm.SUCCESS
 end
 
+local function is_trusted(uid)
+  for _, trusted in ipairs(settings.trusted_uids) do
+    if uid == trusted then return true end
+  end
+  return false
+end
+
 -- For slurm_job_modify: a guest cannot ask for real GPUs afterwards. Root and SlurmUser can: that
 -- is how a job is moved and upgraded.
 function M.modify(job_desc, job_rec, modify_uid)
   local ok, why = pcall(function()
-    if modify_uid == 0 or marker.value(job_rec.admin_comment, "role") ~= "guest" then return end
+    if is_trusted(modify_uid) or marker.value(job_rec.admin_comment, "role") ~= "guest" then return end
     for _, field in ipairs({ "tres_per_node", "tres_per_task", "tres_per_socket", "tres_per_job" }) do
       local found = tres.read(job_desc[field])
       if found and found.gpus > 0 then job_desc[field] = tres.swap(found) end

@@ -5,9 +5,10 @@
 -- guest's wish for gres/gpu must be gone before the first. sbatch needs none of this.
 local flags = require "slipstream.flags"
 local marker = require "slipstream.marker"
+local switch = require "slipstream.switch"
 local tres = require "slipstream.tres"
 
-local M = {}
+local M = { disable_file = switch.DEFAULT_FILE }
 
 local FORMS = {
   { per = "task", option = "gpus-per-task" },
@@ -87,11 +88,14 @@ end
 
 local function rewrite_job(options, class)
   local found = read_gpus(options)
-  if not found or found.seats == 0 then return end
+  if not found then return end
+  local seats_by_name = found.per == "node" and found.gres.gpus == 0 and found.seats > 0
+  if class ~= "opportunistic" and not seats_by_name then return end
+  carry(class, found)
+  if found.seats == 0 then return end
   drop_gpu_options(options)
   local seats = { others = found.gres.others, gpus = found.seats, slots = 0, prefix = "", between = ":" }
   options.gres = tres.swap(seats):gsub("gres[:/]", "")
-  carry(class, found)
 end
 
 -- A step of a guest: the seats are the job's, the step needs none of its own.
@@ -133,8 +137,10 @@ function M.pre_submit(options)
     return why
   end
   local class = class_of(options)
-  if class ~= "opportunistic" or is_heterogeneous() then return nil end
-  local why = refusal_of(options)
+  if not class or is_heterogeneous() or switch.is_off(M.disable_file) then
+    return nil
+  end
+  local why = class == "opportunistic" and refusal_of(options) or nil
   if not why then rewrite_job(options, class) end
   return why
 end

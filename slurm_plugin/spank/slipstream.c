@@ -41,6 +41,7 @@ static const char* node_folder(void);
 static const char* device_folder(void);
 static bool recall_job(spank_t spank);
 static void describe_place(spank_t spank, struct slip_place* place);
+static void settle_role(spank_t spank, const struct slip_place* place);
 static void write_request(spank_t spank, const struct slip_place* place, unsigned gpus,
                           char* request, size_t size);
 static bool follow_answer(spank_t spank, const struct slip_answer* answer);
@@ -139,6 +140,7 @@ static void carry_class(void) {
   struct slip_job told = slip_unknown_job;
   strcpy(told.class_name, class_name);  // one of four short words by now
   strcpy(told.role, guest ? "guest" : "owner");
+  told.count = guest;  // at least it must not see every GPU of the node
   char carrier[SLIP_CARRIER_SIZE];
   if (slip_write_carrier(&told, carrier, sizeof carrier)) setenv(SLIP_CARRIER, carrier, 1);
 }
@@ -149,8 +151,8 @@ static void carry_class(void) {
 int slurm_spank_task_init_privileged(spank_t spank, int argc, char** argv) {
   (void)argc, (void)argv;
   is_ours = recall_job(spank);
-  if (is_ours && strcmp(job.role, "guest") == 0 && table < 0)
-    table = slip_open_table(node_folder(), true);
+  // Also for an owner: it may turn out to be a guest by now.
+  if (is_ours && table < 0) table = slip_open_table(node_folder(), true);
   return ESPANK_SUCCESS;
 }
 
@@ -161,6 +163,7 @@ int slurm_spank_task_init(spank_t spank, int argc, char** argv) {
   static struct slip_answer answer;
   struct slip_place place;
   describe_place(spank, &place);
+  settle_role(spank, &place);
   unsigned gpus = known_gpus.count ? known_gpus.count : slip_gpus_on_node(&job, &place);
   bool guest = strcmp(job.role, "guest") == 0;
   char path[PATH_SIZE];
@@ -223,6 +226,24 @@ static void describe_place(spank_t spank, struct slip_place* place) {
     spank_get_item(spank, S_JOB_LOCAL_TASK_COUNT, &tasks);
     place->tasks_on_node = tasks;
   }
+}
+
+// A job that was moved or upgraded holds something else than it was submitted with. Slurm sets
+// CUDA_VISIBLE_DEVICES for whoever holds real GPUs and unsets it for everybody else; only a step
+// that waived its job's GPUs looks like a guest, so that a script alone is judged the other way.
+static void settle_role(spank_t spank, const struct slip_place* place) {
+  char visible[SLIP_CARRIER_SIZE];
+  char carrier[SLIP_CARRIER_SIZE];
+  spank_err_t found = spank_getenv(spank, "CUDA_VISIBLE_DEVICES", visible, sizeof visible);
+  bool holds_gpus = found == ESPANK_SUCCESS && visible[0];
+  if (strcmp(job.role, "guest") == 0 && holds_gpus)
+    strcpy(job.role, "owner");
+  else if (strcmp(job.role, "owner") == 0 && !holds_gpus && job.count > 0 && place->is_script)
+    strcpy(job.role, "guest");
+  else
+    return;
+  if (slip_write_carrier(&job, carrier, sizeof carrier))
+    spank_setenv(spank, SLIP_CARRIER, carrier, 1);
 }
 
 static void write_request(spank_t spank, const struct slip_place* place, unsigned gpus,

@@ -73,6 +73,7 @@ void slip_bind(int fd, uint32_t job, pid_t owner, unsigned wanted, unsigned gpus
                int64_t deadline_ms, struct slip_gpus* bound) {
   static struct table table;
   table.count = 0;
+  if (wanted > gpus_on_node) wanted = gpus_on_node;
   bool locked = fd >= 0 && lock(fd, deadline_ms);
   if (fd >= 0) read_table(fd, &table);
   const struct line* own = line_of(&table, job, owner);
@@ -210,7 +211,7 @@ static void choose(const struct table* table, uint32_t job, unsigned wanted, uns
   }
   const struct line* sibling = line_of(table, job, 0);
   bound->count = 0;
-  while (bound->count < wanted && bound->count < gpus_on_node) {
+  while (bound->count < wanted) {
     unsigned best = SLIP_GPUS_LIMIT;
     for (unsigned gpu = 0; gpu < gpus_on_node; gpu++) {
       if (holds(bound, gpu)) continue;

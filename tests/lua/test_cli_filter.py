@@ -62,6 +62,22 @@ def test_a_guest_asks_for_seats(
     }
 
 
+def test_a_guest_without_gpus_is_told_so(lua: Lua) -> None:
+    """Else the SPANK plugin would have to assume one."""
+    result = filtered(lua, "salloc", class_="opportunistic")
+    assert result["options"] == {}
+    assert result["environment"]["SLURM_SLIPSTREAM"].endswith("gpus=node:0,token=none")
+
+
+def test_seats_asked_for_by_name_are_carried_for_any_class(lua: Lua) -> None:
+    """The client's options stay as they are."""
+    result = filtered(lua, "srun", gres="slot:2", class_="shared")
+    assert result["options"] == {"gres": "slot:2"}
+    assert result["environment"] == {
+        "SLURM_SLIPSTREAM": "class=shared,role=guest,gpus=node:2,token=none"
+    }
+
+
 def test_the_twin_makes_a_guest_too(lua: Lua) -> None:
     """The flag wins over it."""
     twin = {"SLIPSTREAM_CLASS": "opportunistic"}

@@ -95,6 +95,14 @@ def test_every_request_form_of_a_guest_becomes_slots(
     assert not [name for name, value in job.items() if "gpu" in str(value) and name[:4] == "tres"]
 
 
+def test_seats_asked_for_by_name_make_a_guest_of_any_class(lua: Lua) -> None:
+    """A guest is who holds seats and no GPU."""
+    seats = lua.submit({"tres_per_node": "gres:slot:2", **BATCH}, "SLIPSTREAM_CLASS=shared")
+    assert marker(seats).startswith("class=shared role=guest gpus=node:2")
+    both = {"tres_per_node": "gres:slot:2,gres:gpu:1", **BATCH}
+    assert marker(lua.submit(both, "SLIPSTREAM_CLASS=shared")).startswith("class=shared role=owner")
+
+
 def test_what_would_leak_a_gpu_is_reset(lua: Lua) -> None:
     """--exclusive, --ntasks-per-gpu, --gpu-bind and --gpu-freq; the user is told of the first."""
     asked = {"shared": 0, "ntasks_per_tres": 2, "tres_bind": "gpu:closest", "tres_freq": "gpu:low"}
@@ -259,5 +267,7 @@ def test_a_guest_cannot_ask_for_gpus_afterwards(lua: Lua) -> None:
     told: dict[str, Any] = {"job": asked, "admin_comment": guest}
     assert lua.ask("modify", uid=1000, **told)["job"] == swapped
     assert lua.ask("modify", uid=0, **told)["job"] == asked
+    lua.fresh(settings={"trusted_uids": [0, 64030]})
+    assert lua.ask("modify", uid=64030, **told)["job"] == asked
     owner = guest.replace("guest", "owner")
     assert lua.ask("modify", uid=1000, job=asked, admin_comment=owner)["job"] == asked

@@ -220,6 +220,19 @@ def test_a_plugin_that_is_missing_on_a_node_costs_nothing(box: Sandbox, tmp_path
         stack.write_text(text)
 
 
+def test_without_cli_filter_a_guest_still_does_not_see_every_gpu(box: Sandbox) -> None:
+    """Nobody could tell how many it asked for: it is bound to one."""
+    script = box.layout.etc / "cli_filter.lua"
+    text = script.read_text()
+    functions = ("setup_defaults", "pre_submit", "post_submit")
+    script.write_text("".join(f"function slurm_cli_{one}() return 0 end\n" for one in functions))
+    try:
+        words = ("srun", "--quiet", OURS, "--gres=slot:2", "printenv", "CUDA_VISIBLE_DEVICES")
+        assert box.run(*words).stdout.split() == ["0"]
+    finally:
+        script.write_text(text)
+
+
 def test_no_node_was_drained(box: Sandbox) -> None:
     """By anything in this file, in whatever order it ran."""
     assert drained(box) == []

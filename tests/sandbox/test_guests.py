@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from sandbox.jobs import LOOK, OURS, Seen, drained, looked, sbatch, seen, wait_for
-from slipstream.sandbox import Sandbox, Shape
+from slipstream.sandbox import Sandbox, Shape, plugins
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -170,6 +170,52 @@ def test_a_guest_beside_an_owner_of_every_gpu(box: Sandbox, tmp_path: Path) -> N
     box.run("scancel", owner)
     assert found.gres == "slot:1"
     assert found.gpus in {"0", "1"}
+
+
+SHOW = "echo $CUDA_VISIBLE_DEVICES $SLURM_JOB_GPUS $SLURM_SLIPSTREAM"
+
+
+def test_a_guest_that_was_given_a_gpu_is_an_owner_when_it_starts(
+    box: Sandbox, tmp_path: Path
+) -> None:
+    """Upgraded while it waited: Slurm's binding stays, and its steps may ask for GPUs."""
+    output = tmp_path / "upgraded.out"
+    script = f"{SHOW}; srun --gres=gpu:1 bash -c '{SHOW}'"
+    job = sbatch(box, output, OURS, "--gres=gpu:1", "--hold", "-w", "n2", script=script)
+    box.run("scontrol", "update", f"JobId={job}", "Gres=gpu:1")
+    box.run("scontrol", "release", job)
+    wait_for(box, job)
+    told = [line.split(",token")[0] for line in output.read_text().splitlines()]
+    assert told == ["0 0 class=opportunistic,role=owner,gpus=node:1"] * 2
+
+
+def test_an_owner_that_has_no_gpu_any_more_is_a_guest_when_it_starts(
+    box: Sandbox, tmp_path: Path
+) -> None:
+    """Its carrier is out of date: it is bound like any guest, and its steps with it."""
+    output = tmp_path / "demoted.out"
+    env = {**box.environment, "SLURM_SLIPSTREAM": "class=shared,role=owner,gpus=node:1"}
+    carried = tmp_path / "environment"
+    carried.write_bytes(b"".join(f"{name}={value}\0".encode() for name, value in env.items()))
+    script = f"{SHOW}; srun bash -c '{SHOW}'"
+    wait_for(
+        box,
+        sbatch(box, output, "--gres=slot:1", "-w", "n2", f"--export-file={carried}", script=script),
+    )
+    told = output.read_text().splitlines()
+    assert told == ["0 class=shared,role=guest,gpus=node:1,token=none"] * 2
+
+
+def test_the_kill_switch_ends_new_guests(box: Sandbox, tmp_path: Path) -> None:
+    """While the file is there, sbatch and srun of a guest's class get real GPUs."""
+    switch = plugins.disable_file(box.layout)
+    switch.touch()
+    try:
+        assert looked(box, tmp_path, OURS, "--gpus=1").gres == "gpu:1"
+        assert seen(box.run("srun", OURS, "--gpus=1", "bash", "-c", LOOK).stdout).gres == "gpu:1"
+    finally:
+        switch.unlink()
+    assert looked(box, tmp_path, OURS, "--gpus=1").gres == "slot:1"
 
 
 def test_a_heterogeneous_job_is_left_to_slurm(box: Sandbox) -> None:

@@ -39,9 +39,11 @@ def test_a_stock_sandbox_has_none_of_it() -> None:
 
 def test_the_lua_files_tell_the_modules_of_this_cluster() -> None:
     """Where they are, and the default memory that Lua cannot see."""
-    text = plugins.job_submit_lua(Path("/modules"))
+    text = plugins.job_submit_lua(Path("/modules"), LAYOUT)
     assert 'package.path = "/modules/?.lua;" .. package.path' in text
     assert "default_memory_per_cpu_mib = 256" in text
+    assert 'disable_file = "/srv/boxes/test/etc/disable"' in text
+    assert "/srv/boxes/test/etc/disable" in plugins.cli_filter_lua(Path("/modules"), LAYOUT)
     conf = config.slurm_conf(PLAN, LAYOUT, hostname="box")
     assert f"DefMemPerCPU={plugins.DEFAULT_MEMORY_PER_CPU_MIB}" in conf
 

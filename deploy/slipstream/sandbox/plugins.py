@@ -78,23 +78,30 @@ def plugstack_conf(library: Path) -> str:
     return f"optional {library}\n"
 
 
-def job_submit_lua(modules: Path) -> str:
+def job_submit_lua(modules: Path, layout: Layout) -> str:
     """What a site has at the end of its own job_submit.lua, with this cluster's numbers."""
     return f"""{_use("slipstream", modules)}
 slipstream.configure{{
   default_memory_per_cpu_mib = {DEFAULT_MEMORY_PER_CPU_MIB},
   guest_memory_per_gpu_mib = {GUEST_MEMORY_PER_GPU_MIB},
+  disable_file = "{disable_file(layout)}",
 }}
 slurm_job_submit, slurm_job_modify = slipstream.wrap(slurm_job_submit, slurm_job_modify)
 """
 
 
-def cli_filter_lua(modules: Path) -> str:
+def cli_filter_lua(modules: Path, layout: Layout) -> str:
     """What a site has at the end of its own cli_filter.lua."""
     functions = "slurm_cli_setup_defaults, slurm_cli_pre_submit, slurm_cli_post_submit"
     return f"""{_use("slipstream_cli_filter", modules)}
+slipstream_cli_filter.disable_file = "{disable_file(layout)}"
 {functions} = slipstream_cli_filter.wrap({functions})
 """
+
+
+def disable_file(layout: Layout) -> Path:
+    """The kill switch of this cluster; it never hears of the machine's own."""
+    return layout.etc / "disable"
 
 
 def run_folder(layout: Layout, node: str) -> Path:
@@ -121,8 +128,8 @@ def texts(plan: Plan, layout: Layout) -> dict[Path, str]:
         return {}
     return {
         layout.etc / "plugstack.conf": plugstack_conf(spank_library(layout.native)),
-        layout.etc / "job_submit.lua": job_submit_lua(lua_modules()),
-        layout.etc / "cli_filter.lua": cli_filter_lua(lua_modules()),
+        layout.etc / "job_submit.lua": job_submit_lua(lua_modules(), layout),
+        layout.etc / "cli_filter.lua": cli_filter_lua(lua_modules(), layout),
     }
 
 

@@ -71,7 +71,8 @@ end
 
 -- `flags` as flags.from_environment gives them, with the class settled.
 function M.make(request, flags, settings, token)
-  local guest = GUEST_CLASSES[flags.class] == true
+  -- Whoever asks for seats by name is a guest, of whatever class.
+  local guest = GUEST_CLASSES[flags.class] == true or request.slots > 0 and request.gpus == 0
   local plan = {
     token = token,
     flags = flags,

@@ -32,12 +32,13 @@ local function text(job_desc, field)
 end
 
 local function read_gpus(request, job_desc)
-  request.tres = {}
+  request.tres, request.gpus, request.slots = {}, 0, 0
   for _, form in ipairs(GPU_FIELDS) do
     local found, part = tres.read(text(job_desc, form.field))
     if not found then return ("%s has %q"):format(form.field, part) end
     if found.asks then
       request.tres[form.field] = found
+      request.gpus, request.slots = request.gpus + found.gpus, request.slots + found.slots
       if not request.per then
         request.per, request.count = form.per, found.gpus + found.slots
       end
