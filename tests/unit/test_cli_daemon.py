@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -86,6 +87,18 @@ def test_gpus_shows_what_is_measured(rig: Served) -> None:
     assert "8,9" in text
     assert "not reported" in text
     assert "12/12" in text
+
+
+def test_gpus_shows_owners_that_only_slurm_knows(rig: Served) -> None:
+    """A job without our flag holds a GPU while it runs, and not any more when it has ended."""
+    plain = replace(sight("12", standing=Standing.RUNNING), gpu_places=(("n1", 1),))
+    rig.tell(NodeReported(at_s=1.0, node="n1", gpus=(GpuUse(index=0), GpuUse(index=1))))
+    rig.tell(looked(2.0, plain))
+    shown = json.loads(said(rig, "gpus", "--json"))["nodes"][0]["devices"]
+    assert [gpu["owner_job"] for gpu in shown] == [None, "12"]
+    rig.tell(looked(3.0, replace(plain, standing=Standing.ENDED)))
+    shown = json.loads(said(rig, "gpus", "--json"))["nodes"][0]["devices"]
+    assert [gpu["owner_job"] for gpu in shown] == [None, None]
 
 
 def test_why_is_a_sentence_a_reason_and_a_story(rig: Served) -> None:

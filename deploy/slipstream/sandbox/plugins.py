@@ -78,12 +78,13 @@ def plugstack_conf(library: Path) -> str:
     return f"optional {library}\n"
 
 
-def job_submit_lua(modules: Path) -> str:
+def job_submit_lua(modules: Path, disable_file: Path) -> str:
     """What a site has at the end of its own job_submit.lua, with this cluster's numbers."""
     return f"""{_use("slipstream", modules)}
 slipstream.configure{{
   default_memory_per_cpu_mib = {DEFAULT_MEMORY_PER_CPU_MIB},
   guest_memory_per_gpu_mib = {GUEST_MEMORY_PER_GPU_MIB},
+  disable_file = "{disable_file}",
 }}
 slurm_job_submit, slurm_job_modify = slipstream.wrap(slurm_job_submit, slurm_job_modify)
 """
@@ -121,7 +122,7 @@ def texts(plan: Plan, layout: Layout) -> dict[Path, str]:
         return {}
     return {
         layout.etc / "plugstack.conf": plugstack_conf(spank_library(layout.native)),
-        layout.etc / "job_submit.lua": job_submit_lua(lua_modules()),
+        layout.etc / "job_submit.lua": job_submit_lua(lua_modules(), layout.disable_file),
         layout.etc / "cli_filter.lua": cli_filter_lua(lua_modules()),
     }
 

@@ -9,6 +9,8 @@ from slipstream.core.reasons import SENTENCE, Reason, from_slurm
 from slipstream.core.records import Phase
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from slipstream.core.records import JobRecord
     from slipstream.core.sights import NodeSight
     from slipstream.core.state import State
@@ -79,7 +81,8 @@ def why(state: State, name: str) -> View | None:
 
 def nodes(state: State) -> list[View]:
     """Every node with its GPUs."""
-    return [_node(state, state.nodes[name]) for name in sorted(state.nodes)]
+    owners = _owners(state)
+    return [_node(state, state.nodes[name], owners) for name in sorted(state.nodes)]
 
 
 def mode(state: State) -> View:
@@ -92,7 +95,18 @@ def mode(state: State) -> View:
     }
 
 
-def _node(state: State, node: NodeSight) -> View:
+def _owners(state: State) -> dict[tuple[str, int], str]:
+    """Who holds which GPU, as Slurm has it: a job without our flag is nobody else's to know."""
+    here = (Phase.RUNNING, Phase.SUSPENDED, Phase.COMPLETING)
+    return {
+        place: record.key
+        for record in state.jobs.values()
+        if record.sight and record.phase in here
+        for place in record.sight.gpu_places
+    }
+
+
+def _node(state: State, node: NodeSight, owners: Mapping[tuple[str, int], str]) -> View:
     report = state.reports.get(node.name)
     return {
         "node": node.name,
@@ -110,7 +124,7 @@ def _node(state: State, node: NodeSight) -> View:
                 "use_pct": gpu.use_pct,
                 "memory_used_mib": gpu.memory_used_mib,
                 "memory_mib": gpu.memory_mib,
-                "owner_job": gpu.owner_job,
+                "owner_job": owners.get((node.name, gpu.index), gpu.owner_job),
                 "guest_jobs": list(gpu.guest_jobs),
             }
             for gpu in (report.gpus if report else ())
