@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -117,7 +117,10 @@ def test_runs_of_different_jobs_are_not_compared() -> None:
 def test_a_guests_gpu_is_read_from_the_schedulers_answer() -> None:
     """Every guest of every device, and no owner."""
     device = {"index": 1, "owner_job": "7", "guest_jobs": ["8", "9"]}
-    nodes = [{"node": "n1", "devices": [device]}, {"node": "n2", "devices": []}]
+    nodes: list[dict[str, Any]] = [
+        {"node": "n1", "devices": [device]},
+        {"node": "n2", "devices": []},
+    ]
     assert guest_places(nodes) == [("8", ("n1", 1)), ("9", ("n1", 1))]
 
 
