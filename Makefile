@@ -22,7 +22,7 @@ help: ## this list
 
 setup: $(VENV) ## install system packages and the Python environment, nothing else
 
-demo: $(VENV) ## run more PyTorch jobs than GPUs on a real Slurm cluster; report in build/demo
+demo: $(VENV) ## the same PyTorch jobs on stock Slurm and with Slipstream; report in build/demo
 	@PYTHONPATH=examples $(BIN)/python -m demo --out build/demo $(ARGS)
 
 test: $(VENV) lint ## lint and every test layer (ARGS="-k name" to choose)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`make demo`: a stock sandbox, a mix of PyTorch jobs, a table and a report with plots."""
+"""`make demo`: the same PyTorch jobs on stock Slurm and with Slipstream, a table and a report."""
 
 from __future__ import annotations
 
@@ -7,46 +7,89 @@ import argparse
 import json
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 
 from demo import report
+from demo.comparison import NO_THROTTLE, Comparison
 from demo.live import display, summary
 from demo.watch import Watch
 from demo.workload import JOBS, SHAPE
 from slipstream.sandbox import Sandbox, SandboxError
+from slipstream.sandbox.select_plugin import plugin_dir
 from slipstream.slurm_plugin import CliSlurm
 from slipstream.slurm_plugin.run import SubprocessRunner
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from demo.results import Results
+    from demo.workload import DemoJob
+
 
 def main() -> int:
-    """Run the demo; 0 if every job completed."""
+    """Run the demo; 0 if every job completed, both times."""
     parser = argparse.ArgumentParser(prog="make demo", description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("build/demo"), help="folder of the report")
     parser.add_argument("--jobs", type=int, default=len(JOBS), help="only the first N jobs")
     parser.add_argument("--json", action="store_true", help="print results.json at the end")
     asked = parser.parse_args()
     console = Console(stderr=asked.json)
-    console.width = max(console.width, 96)  # the table at the end, also into a log
+    console.width = max(console.width, 118)  # the table at the end, also into a log
     out: Path = asked.out.absolute()
-    out.mkdir(parents=True, exist_ok=True)
     jobs = JOBS[: asked.jobs]
-    total = sum(job.gpus for job in jobs)
     console.print(
-        f"starting a stock Slurm sandbox: {SHAPE.sentence()}; "
-        f"then {len(jobs)} PyTorch jobs that ask for {total} GPUs (about two minutes)"
+        f"{len(jobs)} PyTorch jobs ask for {sum(job.gpus for job in jobs)} GPUs of a cluster with "
+        f"{SHAPE.sentence()}: first on stock Slurm, then with Slipstream (three to four minutes)"
     )
-    with Sandbox.started(SHAPE, name="demo", home=out / "sandbox", stock=True) as sandbox:
-        watch = Watch(sandbox, CliSlurm(SubprocessRunner(sandbox.environment)), out)
-        with display(console) as show:
-            results = watch.run(jobs, show)
-    (out / "results.json").write_text(json.dumps(results.to_dict(), indent=1) + "\n")
-    report.write(results, out / "report.html")
-    console.print(summary(results))
+    wrapper = _wrapper(console)
+    stock = _run(jobs, out, console)
+    comparison = Comparison(stock, _run(jobs, out, console, ours=True, wrapper=wrapper))
+    text = json.dumps(comparison.to_dict(), indent=1)
+    (out / "results.json").write_text(text + "\n")
+    report.write(comparison, out / "report.html")
+    console.print(summary(comparison))
+    for line in comparison.slowdowns():
+        console.print(f"  {line}", style="bold")
+    console.print(f"  {NO_THROTTLE}")
     console.print(f"report with plots: {asked.out}/report.html")
     if asked.json:
-        sys.stdout.write(json.dumps(results.to_dict()) + "\n")
-    return 0 if results.all_completed else 1
+        sys.stdout.write(json.dumps(comparison.to_dict()) + "\n")
+    return 0 if comparison.all_completed else 1
+
+
+def _wrapper(console: Console) -> str:
+    """PluginDir with the select wrapper; without one Slurm itself chooses the nodes."""
+    try:
+        return plugin_dir()
+    except SandboxError as error:
+        console.print(f"without the select wrapper, so without advice on nodes: {error}")
+        return ""
+
+
+def _run(
+    jobs: Sequence[DemoJob], out: Path, console: Console, *, ours: bool = False, wrapper: str = ""
+) -> Results:
+    kind = "slipstream" if ours else "stock"
+    outputs = out / kind
+    outputs.mkdir(parents=True, exist_ok=True)
+    for old in outputs.glob("*.out"):  # Slurm appends, and an old log is not this run's
+        old.unlink()
+    console.print(f"{kind}:", style="bold")
+    with (
+        Sandbox.started(
+            SHAPE,
+            name="demo",
+            home=out / "sandbox",
+            stock=not ours,
+            daemons=ours,
+            plugin_dir=wrapper,
+        ) as sandbox,
+        display(console) as show,
+    ):
+        slurm = CliSlurm(SubprocessRunner(sandbox.environment))
+        return Watch(sandbox, slurm, outputs).run(jobs, show)
 
 
 if __name__ == "__main__":

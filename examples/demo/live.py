@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from demo.results import JobRun, Results
+    from demo.comparison import Comparison, Figure
+    from demo.results import JobRun
 
 _LOG_EVERY_S = 10.0
 
@@ -63,39 +64,41 @@ def _table(runs: list[JobRun]) -> Table:
     return table
 
 
-def summary(results: Results) -> Table:
+def summary(comparison: Comparison) -> Table:
     """The table at the end."""
     table = Table(
         "job",
-        "ended",
+        "class",
         "first mini-batch after",
         "completed after",
-        "its GPUs' use",
-        title=f"{results.kind} Slurm",
+        "mini-batch",
+        "GPU use",
+        title="stock Slurm → Slipstream, and the change",
         title_justify="left",
     )
     for column in table.columns[2:]:
         column.justify = "right"
-    for job in results.jobs:
-        use_pct = results.gpu_use_of(job)
-        table.add_row(
-            job.name,
-            job.state.lower(),
-            _seconds(job.first_minibatch_after_s),
-            _seconds(job.completed_after_s),
-            "-" if use_pct is None else f"{use_pct:.0f} %",
-        )
+    for column in table.columns:
+        column.no_wrap = True
+    for plain, ours in comparison.pairs:
+        figures = (_cell(figure) for figure in comparison.of_job(plain, ours))
+        table.add_row(_named(plain, ours), _class(ours), *figures)
     table.add_section()
-    table.add_row(
-        "mean",
-        f"all after {results.makespan_s:.0f} s",
-        _seconds(results.first_minibatch_mean_s),
-        _seconds(results.completion_mean_s),
-        f"all GPUs {results.gpu_use_pct:.0f} %",
-        style="bold",
-    )
+    first, completed, makespan, use = comparison.of_all()
+    table.add_row("mean", "", _cell(first), _cell(completed), "", _cell(use), style="bold")
+    table.add_row("all done after", "", "", _cell(makespan), style="bold")
     return table
 
 
-def _seconds(value: float | None) -> str:
-    return "-" if value is None else f"{value:.1f} s"
+def _cell(figure: Figure) -> str:
+    return f"{figure.both}\n{figure.change}"
+
+
+def _class(run: JobRun) -> str:
+    return f"{run.slip_class}\n{'guest' if run.is_guest else 'owner'}"
+
+
+def _named(plain: JobRun, ours: JobRun) -> str:
+    """A job's name, and how it ended if that was not well."""
+    ends = {run.state for run in (plain, ours)} - {"COMPLETED"}
+    return "\n".join([ours.name, *(state.lower() for state in sorted(ends))])

@@ -29,6 +29,11 @@ class JobRun:
     minibatch: int = 0
     minibatches: int = 0
     loss: float | None = None
+    slip_class: str = ""
+    """What it told Slipstream; empty on stock Slurm."""
+    is_guest: bool = False
+    minibatch_ms: float | None = None
+    """Mean time of a mini-batch after the first."""
 
     @property
     def first_minibatch_after_s(self) -> float | None:
@@ -57,6 +62,11 @@ class Results:
         return all(job.state == "COMPLETED" for job in self.jobs)
 
     @property
+    def begun_at_s(self) -> float:
+        """The first `sbatch`."""
+        return min(job.submitted_at_s for job in self.jobs)
+
+    @property
     def first_minibatch_mean_s(self) -> float:
         return fmean(job.first_minibatch_after_s or 0.0 for job in self.jobs)
 
@@ -68,7 +78,7 @@ class Results:
     def makespan_s(self) -> float:
         """From the first `sbatch` to the last end."""
         ends = [job.ended_at_s for job in self.jobs if job.ended_at_s is not None]
-        return max(ends) - min(job.submitted_at_s for job in self.jobs) if ends else 0.0
+        return max(ends) - self.begun_at_s if ends else 0.0
 
     @property
     def gpu_use_pct(self) -> float:
@@ -76,8 +86,13 @@ class Results:
         during = [sample.use_pct for sample in self._samples_during_work()]
         return fmean(during) if during else 0.0
 
+    @property
+    def places(self) -> list[tuple[str, int]]:
+        """Every GPU: node and index."""
+        return sorted({(sample.node, sample.index) for sample in self.samples})
+
     def gpu_use_of(self, job: JobRun) -> float | None:
-        """Mean use of a job's own GPUs while it ran."""
+        """Mean use of a job's own GPUs while it ran, by whomever."""
         if job.started_at_s is None or job.ended_at_s is None:
             return None
         mine = [
@@ -101,6 +116,5 @@ class Results:
         }
 
     def _samples_during_work(self) -> list[GpuSample]:
-        begun = min(job.submitted_at_s for job in self.jobs)
-        end = begun + self.makespan_s
-        return [sample for sample in self.samples if begun <= sample.at_s <= end]
+        end = self.begun_at_s + self.makespan_s
+        return [sample for sample in self.samples if self.begun_at_s <= sample.at_s <= end]

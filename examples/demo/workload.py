@@ -12,7 +12,8 @@ from typing import Final
 
 from slipstream.sandbox import Shape
 
-SHAPE: Final = Shape(nodes=2, gpus_per_node=2, racks=2, gpu_memory_mib=16_384)
+SHAPE: Final = Shape(nodes=2, gpus_per_node=2, racks=2, gpu_memory_mib=24_576)
+GUESTS: Final = "opportunistic"
 
 
 @dataclass(frozen=True)
@@ -28,11 +29,20 @@ class DemoJob:
     """Host time of a mini-batch, when the GPU idles: input pipeline, augmentation."""
     memory_mib: int
     gpus: int = 1
+    slip_class: str = "guaranteed"
+    """What it says to Slipstream; stock Slurm is not told."""
+    time_limit_s: int = 300
+    """Slurm lets a short job pass a waiting large one only if it says that it is short."""
 
     @property
     def seconds(self) -> float:
         """How long it trains when nobody disturbs it."""
         return self.minibatches * (self.kernel_ms + self.host_ms) / 1e3
+
+    @property
+    def is_guest(self) -> bool:
+        """Whether it takes a seat beside an owner instead of a GPU of its own."""
+        return self.slip_class == GUESTS
 
     def arguments(self, seed: int) -> list[str]:
         """For train.py and ddp.py."""
@@ -51,16 +61,18 @@ class DemoJob:
 
 
 JOBS: Final = (
-    DemoJob("production-transformer", "transformer", 700, 40, 20, 9_000),
-    DemoJob("production-cnn", "cnn", 900, 30, 20, 8_000),
-    DemoJob("sweep-lr-1", "mlp", 400, 15, 35, 2_000),
-    DemoJob("sweep-lr-2", "mlp", 400, 15, 35, 2_000),
-    DemoJob("sweep-lr-3", "mlp", 400, 15, 35, 2_000),
-    DemoJob("sweep-lr-4", "mlp", 400, 15, 35, 2_000),
-    DemoJob("ddp-mlp", "mlp", 250, 40, 20, 4_000, gpus=2),
-    DemoJob("language-lstm", "lstm", 400, 30, 20, 3_000),
-    DemoJob("debug-transformer", "transformer", 60, 40, 20, 9_000),
-    DemoJob("debug-cnn", "cnn", 80, 30, 20, 6_000),
-    DemoJob("debug-lstm", "lstm", 60, 20, 30, 2_000),
-    DemoJob("debug-mlp", "mlp", 60, 15, 35, 1_000),
+    DemoJob("production-transformer", "transformer", 600, 40, 20, 9_000, time_limit_s=600),
+    DemoJob("production-cnn", "cnn", 750, 30, 20, 8_000, time_limit_s=600),
+    DemoJob("sweep-lr-1", "mlp", 300, 15, 35, 2_000, slip_class="shared"),
+    DemoJob("sweep-lr-2", "mlp", 300, 15, 35, 2_000, slip_class="shared"),
+    DemoJob("sweep-lr-3", "mlp", 300, 15, 35, 2_000, slip_class=GUESTS),
+    DemoJob("sweep-lr-4", "mlp", 300, 15, 35, 2_000, slip_class=GUESTS),
+    DemoJob("ddp-mlp", "mlp", 200, 40, 20, 4_000, gpus=2, slip_class="shared"),
+    DemoJob("language-lstm", "lstm", 300, 30, 20, 3_000, slip_class="auto"),
+    DemoJob(
+        "debug-transformer", "transformer", 60, 40, 20, 6_000, slip_class=GUESTS, time_limit_s=120
+    ),
+    DemoJob("debug-cnn", "cnn", 80, 30, 20, 4_000, slip_class=GUESTS, time_limit_s=120),
+    DemoJob("debug-lstm", "lstm", 60, 20, 30, 2_000, slip_class=GUESTS, time_limit_s=120),
+    DemoJob("debug-mlp", "mlp", 60, 15, 35, 1_000, slip_class=GUESTS, time_limit_s=120),
 )

@@ -77,7 +77,7 @@ def wait_for(cluster: Sandbox, *jobs: str) -> None:
 def looked(cluster: Sandbox, folder: Path, *words: str) -> Seen:
     """Run one batch job and see what it saw."""
     output = folder / "looked.out"
-    output.unlink(missing_ok=True)  # Slurm would append
+    output.unlink(missing_ok=True)  # Slurm appends, and the last job's words are not this one's
     wait_for(cluster, sbatch(cluster, output, *words))
     return seen(output.read_text())
 

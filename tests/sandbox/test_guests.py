@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from sandbox.jobs import LOOK, OURS, Seen, drained, looked, sbatch, seen, wait_for
-from slipstream.sandbox import Sandbox, Shape, plugins
+from slipstream.sandbox import Sandbox, Shape
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -208,7 +208,7 @@ def test_an_owner_that_has_no_gpu_any_more_is_a_guest_when_it_starts(
 
 def test_the_kill_switch_ends_new_guests(box: Sandbox, tmp_path: Path) -> None:
     """While the file is there, sbatch and srun of a guest's class get real GPUs."""
-    switch = plugins.disable_file(box.layout)
+    switch = box.layout.disable_file
     switch.touch()
     try:
         assert looked(box, tmp_path, OURS, "--gpus=1").gres == "gpu:1"

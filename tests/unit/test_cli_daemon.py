@@ -100,6 +100,18 @@ def test_gpus_shows_what_is_measured(rig: Served) -> None:
     assert "12/12" in text
 
 
+def test_gpus_shows_owners_that_only_slurm_knows(rig: Served) -> None:
+    """A job without our flag holds a GPU while it runs, and not any more when it has ended."""
+    plain = replace(sight("12", standing=Standing.RUNNING), gpu_places=(("n1", 1),))
+    rig.tell(NodeReported(at_s=1.0, node="n1", gpus=(GpuUse(index=0), GpuUse(index=1))))
+    rig.tell(looked(2.0, plain))
+    shown = json.loads(said(rig, "gpus", "--json"))["nodes"][0]["devices"]
+    assert [gpu["owner_job"] for gpu in shown] == [None, "12"]
+    rig.tell(looked(3.0, replace(plain, standing=Standing.ENDED)))
+    shown = json.loads(said(rig, "gpus", "--json"))["nodes"][0]["devices"]
+    assert [gpu["owner_job"] for gpu in shown] == [None, None]
+
+
 def test_why_is_a_sentence_a_reason_and_a_story(rig: Served) -> None:
     """Ours beside Slurm's."""
     rig.tell(looked(11.0, sight("7", request(1), reason="QOSMaxGRESPerUser")))

@@ -149,11 +149,12 @@ def test_slurms_states_become_standings(
 def test_a_job_is_seen_with_what_it_holds_and_asks() -> None:
     """Seats over all its nodes, the marker's request, Slurm's reason."""
     holds = (
-        NodeShare("n1", (Gres("gpu", "a100", 2), Gres("slot", "", 1))),
-        NodeShare("n2", (Gres("gpu", "a100", 1),)),
+        NodeShare("n1", (Gres("gpu", "a100", 2, (0, 1)), Gres("slot", "", 1))),
+        NodeShare("n2", (Gres("gpu", "a100", 1, (1,)),)),
     )
     seen = sight_of(replace(JOB, holds=holds, nodes=("n1", "n2")))
     assert (seen.gpus, seen.slots, seen.nodes) == (3, 1, ("n1", "n2"))
+    assert seen.gpu_places == (("n1", 0), ("n1", 1), ("n2", 1))
     assert seen.request
     assert seen.request.token == token(1)
     assert (seen.slurm_reason, seen.priority, seen.submitted_at_s) == ("Resources", 5, 100)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from slipstream.sandbox import SandboxError, Shape, config, daemons, plugins
+from slipstream.sandbox.environment import slurm_environment
 from slipstream.sandbox.layout import Layout
 from slipstream.sandbox.plan import Plan
 
@@ -38,8 +39,9 @@ def test_a_stock_sandbox_has_none_of_it() -> None:
 
 
 def test_the_lua_files_tell_the_modules_of_this_cluster() -> None:
-    """Where they are, and the default memory that Lua cannot see."""
+    """Where they are, the default memory that Lua cannot see, and a kill switch of its own."""
     text = plugins.job_submit_lua(Path("/modules"), LAYOUT)
+    assert slurm_environment(LAYOUT, {})["SLIPSTREAM_DISABLE_FILE"] == str(LAYOUT.disable_file)
     assert 'package.path = "/modules/?.lua;" .. package.path' in text
     assert "default_memory_per_cpu_mib = 256" in text
     assert 'disable_file = "/srv/boxes/test/etc/disable"' in text

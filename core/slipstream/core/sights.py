@@ -69,6 +69,8 @@ class JobSight:
     required_nodes: tuple[str, ...] = ()
     gpus: int = 0
     """GPUs it holds."""
+    gpu_places: tuple[tuple[str, int], ...] = ()
+    """Which they are: node and index."""
     slots: int = 0
     """Guest slots it holds."""
     slurm_reason: str = ""

@@ -79,7 +79,7 @@ def scheduler(layout: Layout) -> Daemon:
         environment={
             **plugins.controller_environment(layout),
             "SLIPSTREAM_STATE_DIR": str(layout.state),
-            "SLIPSTREAM_DISABLE_FILE": str(layout.etc / "disable"),
+            "SLIPSTREAM_DISABLE_FILE": str(layout.disable_file),
             "SLIPSTREAM_SCHEDULER_MODE": "advise",
             "SLIPSTREAM_SCHEDULER_SLURM_USER": "root",
         },

@@ -29,5 +29,6 @@ def slurm_environment(layout: Layout, base: Mapping[str, str]) -> dict[str, str]
         "PATH": path,
         "SLURM_CONF": str(layout.slurm_conf),
         "SLIPSTREAM_RUN_DIR": str(layout.run),
+        "SLIPSTREAM_DISABLE_FILE": str(layout.disable_file),
         MARKER_VARIABLE: str(layout.root),
     }

@@ -76,6 +76,11 @@ class Layout:
         return self.root / "run"
 
     @property
+    def disable_file(self) -> Path:
+        """Slipstream's kill switch in this sandbox."""
+        return self.etc / "disable"
+
+    @property
     def munge_socket(self) -> Path:
         return self.run / "munge.socket"
 

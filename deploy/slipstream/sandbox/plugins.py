@@ -84,7 +84,7 @@ def job_submit_lua(modules: Path, layout: Layout) -> str:
 slipstream.configure{{
   default_memory_per_cpu_mib = {DEFAULT_MEMORY_PER_CPU_MIB},
   guest_memory_per_gpu_mib = {GUEST_MEMORY_PER_GPU_MIB},
-  disable_file = "{disable_file(layout)}",
+  disable_file = "{layout.disable_file}",
 }}
 slurm_job_submit, slurm_job_modify = slipstream.wrap(slurm_job_submit, slurm_job_modify)
 """
@@ -94,14 +94,9 @@ def cli_filter_lua(modules: Path, layout: Layout) -> str:
     """What a site has at the end of its own cli_filter.lua."""
     functions = "slurm_cli_setup_defaults, slurm_cli_pre_submit, slurm_cli_post_submit"
     return f"""{_use("slipstream_cli_filter", modules)}
-slipstream_cli_filter.disable_file = "{disable_file(layout)}"
+slipstream_cli_filter.disable_file = "{layout.disable_file}"
 {functions} = slipstream_cli_filter.wrap({functions})
 """
-
-
-def disable_file(layout: Layout) -> Path:
-    """The kill switch of this cluster; it never hears of the machine's own."""
-    return layout.etc / "disable"
 
 
 def run_folder(layout: Layout, node: str) -> Path:

@@ -83,7 +83,8 @@ def why(state: State, name: str) -> View | None:
 
 def nodes(state: State) -> list[View]:
     """Every node with its GPUs."""
-    return [_node(state, state.nodes[name]) for name in sorted(state.nodes)]
+    owners = _owners(state)
+    return [_node(state, state.nodes[name], owners) for name in sorted(state.nodes)]
 
 
 def mode(state: State) -> View:
@@ -113,7 +114,18 @@ def _progress(training: Training | None) -> View | None:
     }
 
 
-def _node(state: State, node: NodeSight) -> View:
+def _owners(state: State) -> dict[tuple[str, int], str]:
+    """Who holds which GPU, as Slurm has it: a job without our flag is nobody else's to know."""
+    here = (Phase.RUNNING, Phase.SUSPENDED, Phase.COMPLETING)
+    return {
+        place: record.key
+        for record in state.jobs.values()
+        if record.sight and record.phase in here
+        for place in record.sight.gpu_places
+    }
+
+
+def _node(state: State, node: NodeSight, owners: Mapping[tuple[str, int], str]) -> View:
     report = state.reports.get(node.name)
     return {
         "node": node.name,
@@ -131,7 +143,7 @@ def _node(state: State, node: NodeSight) -> View:
                 "use_pct": gpu.use_pct,
                 "memory_used_mib": gpu.memory_used_mib,
                 "memory_mib": gpu.memory_mib,
-                "owner_job": gpu.owner_job,
+                "owner_job": owners.get((node.name, gpu.index), gpu.owner_job),
                 "guest_jobs": list(gpu.guest_jobs),
             }
             for gpu in (report.gpus if report else ())

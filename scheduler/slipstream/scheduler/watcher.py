@@ -100,6 +100,13 @@ def sight_of(job: Job) -> JobSight:
         excluded_nodes=job.excluded_nodes,
         required_nodes=job.required_nodes,
         gpus=total(held, "gpu"),
+        gpu_places=tuple(
+            (share.node, index)
+            for share in job.holds
+            for gres in share.gres
+            if gres.name == "gpu"
+            for index in gres.indices
+        ),
         slots=total(held, "slot"),
         slurm_reason=job.reason,
         slurm_text=job.reason_text,
