@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Advice onto the real board, where this installation has one."""
+"""Advice onto the real board."""
 
 from __future__ import annotations
 
-import importlib.util
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -13,15 +12,13 @@ from core_world import token
 from slipstream.core.advice import Advice
 from slipstream.core.classes import Strength
 from slipstream.core.reasons import Reason
-from slipstream.scheduler.board_sink import FILE_NAME, find_sink
-from slipstream.scheduler.sink import NoBoard, SinkError
+from slipstream.scheduler.board_sink import FILE_NAME, BoardSink
+from slipstream.scheduler.sink import SinkError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-HAS_BOARD = importlib.util.find_spec("slipstream.slurm_plugin.advice_board") is not None
 pytestmark = pytest.mark.unit
-with_board = pytest.mark.skipif(not HAS_BOARD, reason="no advice board in this tree yet")
 
 
 def advice(number: int, *nodes: str, task: int | None = None, lasts_s: float = 60.0) -> Advice:
@@ -37,27 +34,15 @@ def advice(number: int, *nodes: str, task: int | None = None, lasts_s: float = 6
     )
 
 
-def said(sink: Any) -> dict[tuple[str, int | None], tuple[str, ...]]:  # noqa: ANN401 (either sink)
+def said(sink: BoardSink) -> dict[tuple[str, int | None], tuple[str, ...]]:
     """What the board says."""
     places = sink._board._places.values()  # noqa: SLF001 (what it says, as it keeps it)
     return {(one.advice.token, one.advice.task_id): one.advice.nodes for one in places}
 
 
-@pytest.mark.skipif(HAS_BOARD, reason="there is an advice board in this tree")
-def test_without_a_board_advice_goes_nowhere(tmp_path: Path) -> None:
-    """And nothing fails."""
-    sink = find_sink(tmp_path)
-    assert isinstance(sink, NoBoard)
-    sink.replace([advice(1, "n1")])
-    sink.advise(advice(1, "n1"))
-    sink.withdraw(token(1), None)
-    assert list(tmp_path.iterdir()) == []
-
-
-@with_board
 def test_advice_is_put_replaced_and_taken_down(tmp_path: Path) -> None:
     """The last word for a job counts; each task of an array has its own."""
-    sink = find_sink(tmp_path)
+    sink = BoardSink(tmp_path)
     sink.advise(advice(1, "n1"))
     sink.advise(advice(1, "n2", "n3"))
     sink.advise(advice(1, "n4", task=3))
@@ -70,13 +55,12 @@ def test_advice_is_put_replaced_and_taken_down(tmp_path: Path) -> None:
     assert (tmp_path / FILE_NAME).exists()
 
 
-@with_board
 def test_what_the_board_refuses_is_a_refusal(tmp_path: Path) -> None:
     """Not an exception of some other kind."""
-    sink = find_sink(tmp_path)
+    sink = BoardSink(tmp_path)
     with pytest.raises(SinkError, match="at most"):
         sink.advise(advice(1, "n1", lasts_s=1e6))
     with pytest.raises(SinkError, match="no node"):
         sink.replace([advice(1)])
     with pytest.raises(SinkError, match="one writer"):
-        find_sink(tmp_path)
+        BoardSink(tmp_path)

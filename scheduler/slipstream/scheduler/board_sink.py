@@ -3,31 +3,29 @@
 
 from __future__ import annotations
 
-import importlib
-import logging
 import time
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-from slipstream.scheduler.sink import NoBoard, SinkError
+from slipstream.scheduler.sink import SinkError
+from slipstream.slurm_plugin import advice as board_advice
+from slipstream.slurm_plugin.advice_board import AdviceBoard
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
     from slipstream.core.advice import Advice
-    from slipstream.scheduler.sink import AdviceSink
 
-_LOG = logging.getLogger(__name__)
 FILE_NAME: Final = "advice.board"
 
 
 class BoardSink:
     """The board of this run dir, held for writing as long as the daemon lives."""
 
-    def __init__(self, path: Path, boards: Any, words: Any) -> None:  # noqa: ANN401 (two modules)
-        self._words = words
+    def __init__(self, run_dir: Path) -> None:
+        path = run_dir / FILE_NAME
         try:
-            self._board = boards.AdviceBoard(path)
+            self._board = AdviceBoard(path)
         except (OSError, ValueError) as error:
             raise SinkError(f"{path}: {error}") from error
 
@@ -53,24 +51,13 @@ class BoardSink:
         except (OSError, ValueError) as error:
             raise SinkError(str(error)) from error
 
-    def _for_board(self, advice: Advice) -> Any:  # noqa: ANN401 (the board's own Advice)
+    def _for_board(self, advice: Advice) -> board_advice.Advice:
         """The date it ends at becomes a time since boot, which no change of the date can move."""
         left_s = advice.until_s - time.time()
-        return self._words.Advice(
+        return board_advice.Advice(
             token=advice.token,
             nodes=advice.nodes,
-            binding=self._words.Binding(str(advice.strength)),
-            until_boot_s=int(self._words.boot_s() + left_s),
+            binding=board_advice.Binding(str(advice.strength)),
+            until_boot_s=int(board_advice.boot_s() + left_s),
             task_id=advice.task,
         )
-
-
-def find_sink(run_dir: Path) -> AdviceSink:
-    """The board, where this installation can write one; else nothing is told to Slurm."""
-    try:
-        boards = importlib.import_module("slipstream.slurm_plugin.advice_board")
-        words = importlib.import_module("slipstream.slurm_plugin.advice")
-    except ModuleNotFoundError:
-        _LOG.warning("no advice board in this installation: advice is planned, not carried out")
-        return NoBoard()
-    return BoardSink(run_dir / FILE_NAME, boards, words)

@@ -24,7 +24,7 @@ from slipstream.core.events import RulesChanged
 from slipstream.core.machine import Machine
 from slipstream.scheduler import peers
 from slipstream.scheduler.api import Api
-from slipstream.scheduler.board_sink import find_sink
+from slipstream.scheduler.board_sink import BoardSink
 from slipstream.scheduler.enactor import Enactor
 from slipstream.scheduler.engine import Engine
 from slipstream.scheduler.event_socket import EventSocket
@@ -66,7 +66,7 @@ def run(settings: Settings, sink: AdviceSink | None = None, slurm: Slurm | None 
     )
     try:
         with _alone(settings.run_dir):
-            chosen = sink or find_sink(settings.run_dir)
+            chosen = sink or BoardSink(settings.run_dir)
             return asyncio.run(Daemon(settings, chosen, slurm or CliSlurm()).serve())
     except (StartError, JournalError, SinkError, OSError, sqlite3.Error) as error:
         _LOG.critical("cannot run: %s", error)

@@ -3,15 +3,12 @@
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from slipstream.core.advice import Advice
-
-_LOG = logging.getLogger(__name__)
 
 
 class SinkError(Exception):
@@ -32,17 +29,3 @@ class AdviceSink(Protocol):
     def replace(self, advice: Sequence[Advice]) -> None:
         """Exactly this and nothing else: at start, and empty when the kill switch is thrown."""
         ...
-
-
-class NoBoard:
-    """For a site without the select plugin: advice is planned and journalled, and goes nowhere."""
-
-    def advise(self, advice: Advice) -> None:
-        """Say so in the log."""
-        _LOG.debug("no advice board: %s is not told of %s", advice.token, advice.nodes)
-
-    def withdraw(self, token: str, task: int | None) -> None:
-        """Nothing was given."""
-
-    def replace(self, advice: Sequence[Advice]) -> None:
-        """Nothing was given."""
