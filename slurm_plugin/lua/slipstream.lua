@@ -41,7 +41,9 @@ function M.configure(given)
   for key, value in pairs(given) do
     if settings[key] == nil or type(settings[key]) ~= type(value) then
       local known = {}
-      for name, default in pairs(settings) do known[#known + 1] = name .. " (" .. type(default) .. ")" end
+      for name, default in pairs(settings) do
+        known[#known + 1] = name .. " (" .. type(default) .. ")"
+      end
       table.sort(known)
       log_error("slipstream: unknown setting %s=%s; known: %s", tostring(key), tostring(value),
         table.concat(known, ", "))
@@ -87,9 +89,10 @@ local function say(plan, begun_s, answer, why)
     plan.notes[#plan.notes + 1] = answer.message
   end
   for _, note in ipairs(plan.notes) do slurm.log_user("%s", "[slipstream] " .. note) end
-  slurm.log_info("%s", ("slipstream: token=%s class=%s role=%s gpus=%s:%d took_us=%.0f daemon: %s"):format(
-    plan.token, plan.class, plan.role, plan.per, plan.count, (daemon.now_s() - begun_s) * 1e6,
-    why or "answered"))
+  local line = "slipstream: token=%s class=%s role=%s gpus=%s:%d took_us=%.0f daemon: %s"
+  local took_us = (daemon.now_s() - begun_s) * 1e6
+  slurm.log_info("%s", line:format(
+    plan.token, plan.class, plan.role, plan.per, plan.count, took_us, why or "answered"))
 end
 
 local function tell(request, plan)
@@ -98,7 +101,9 @@ local function tell(request, plan)
   return daemon.tell(folder .. "/submit.sock", request, plan, log)
 end
 
-local function leave_alone(why) slurm.log_info("%s", "slipstream: job left to Slurm: " .. why) end
+local function leave_alone(why)
+  slurm.log_info("%s", "slipstream: job left to Slurm: " .. why)
+end
 
 -- The changes of a job, or nil where it is to be left as it is. Changes nothing.
 local function plan_of(job_desc, found)
@@ -107,7 +112,9 @@ local function plan_of(job_desc, found)
   found.class = class_of(found, request)
   if found.class == "" then return nil end
   if request.het_offset then return leave_alone("part of a heterogeneous job") end
-  if switch.is_off(settings.disable_file) then return leave_alone(settings.disable_file .. " is there") end
+  if switch.is_off(settings.disable_file) then
+    return leave_alone(settings.disable_file .. " is there")
+  end
   local memory = settings.default_memory_per_cpu_mib
   local plan = planning.make(request, found, {
     guest_memory_per_gpu_mib = settings.guest_memory_per_gpu_mib,
@@ -152,8 +159,9 @@ end
 -- is how a job is moved and upgraded.
 function M.modify(job_desc, job_rec, modify_uid)
   local ok, why = pcall(function()
-    if is_trusted(modify_uid) or marker.value(job_rec.admin_comment, "role") ~= "guest" then return end
-    for _, field in ipairs({ "tres_per_node", "tres_per_task", "tres_per_socket", "tres_per_job" }) do
+    local role = marker.value(job_rec.admin_comment, "role")
+    if is_trusted(modify_uid) or role ~= "guest" then return end
+    for _, field in ipairs(tres.FIELDS) do
       local found = tres.read(job_desc[field])
       if found and found.gpus > 0 then job_desc[field] = tres.swap(found) end
     end

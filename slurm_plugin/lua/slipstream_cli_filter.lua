@@ -94,7 +94,8 @@ local function rewrite_job(options, class)
   carry(class, found)
   if found.seats == 0 then return end
   drop_gpu_options(options)
-  local seats = { others = found.gres.others, gpus = found.seats, slots = 0, prefix = "", between = ":" }
+  local seats = { others = found.gres.others, gpus = found.seats, slots = 0 }
+  seats.prefix, seats.between = "", ":"
   options.gres = tres.swap(seats):gsub("gres[:/]", "")
 end
 
@@ -103,7 +104,8 @@ local function rewrite_step(options)
   local gres = tres.read(options.gres)
   drop_gpu_options(options)
   if gres and gres.gpus > 0 then
-    options.gres = #gres.others > 0 and table.concat(gres.others, ","):gsub("gres[:/]", "") or "none"
+    local others = table.concat(gres.others, ","):gsub("gres[:/]", "")
+    options.gres = others ~= "" and others or "none"
   end
 end
 

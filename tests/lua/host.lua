@@ -101,7 +101,8 @@ end
 
 function commands.submit(told)
   local job, fields, environment = job_desc_of(told.job, told.spank, told.broken)
-  local submit = require("slipstream").wrap(told.site_refuses and function() return 2 end or nil, nil)
+  local site = told.site_refuses and function() return 2 end or nil
+  local submit = require("slipstream").wrap(site, nil)
   local rc = submit(job, {}, fields.user_id)
   return { rc = rc, job = shown(fields), environment = environment }
 end
@@ -118,15 +119,19 @@ function commands.flag(told)
   return { good = value ~= nil, why = why or json.null }
 end
 
+local function bytes_of(hex)
+  return (hex:gsub("..", function(digits) return string.char(tonumber(digits, 16)) end))
+end
+
 function commands.decode(told)
-  local value, why = json.decode((told.hex:gsub("..", function(x) return string.char(tonumber(x, 16)) end)))
+  local value, why = json.decode(bytes_of(told.hex))
   return { value = value == nil and json.null or value, why = why or json.null }
 end
 
 function commands.echo(told) return { value = told.value } end
 
 function commands.encode_bytes(told)
-  return { value = (told.hex:gsub("..", function(x) return string.char(tonumber(x, 16)) end)) }
+  return { value = bytes_of(told.hex) }
 end
 
 function commands.tell(told)
@@ -134,7 +139,7 @@ function commands.tell(told)
   local plan = { token = "0", class = "auto", role = "owner", per = "node", count = 1, flags = {} }
   local request = { nodes = 1, tasks = 1, script = told.script }
   local answer, why = daemon.tell(told.path, request, plan, slurm.log_info, told.now_s)
-  return { message = answer and answer.message or json.null, answered = answer ~= nil, why = why or json.null }
+  return { answered = answer ~= nil, why = why or json.null }
 end
 
 function commands.pre_submit(told)
@@ -152,7 +157,8 @@ end
 
 for line in io.lines() do
   local told = assert(json.decode(line))
-  said = { user = json.array({}), info = json.array({}), error = json.array({}), debug = json.array({}) }
+  said = {}
+  for _, level in ipairs({ "user", "info", "error", "debug" }) do said[level] = json.array({}) end
   local result = commands[told["do"]](told)
   result.said = said
   io.write(json.encode(result), "\n")

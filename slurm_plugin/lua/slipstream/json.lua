@@ -23,8 +23,11 @@ end
 
 -- Surrogates, overlong forms and numbers beyond Unicode are no text either.
 local function is_text(part)
-  if #part == 3 then return not part:match("^\224[\128-\159]") and not part:match("^\237[\160-\191]") end
-  if #part == 4 then return not part:match("^\240[\128-\143]") and not part:match("^\244[\144-\191]") end
+  for _, wrong in ipairs({
+    "^\224[\128-\159]", "^\237[\160-\191]", "^\240[\128-\143]", "^\244[\144-\191]",
+  }) do
+    if part:match(wrong) then return false end
+  end
   return true
 end
 
@@ -91,11 +94,14 @@ local function utf8_of(code)
   return string.char(0xF0 + math.floor(code / 262144), 0x80 + math.floor(code / 4096) % 64) .. low
 end
 
-local UNESCAPES = { b = "\b", f = "\f", n = "\n", r = "\r", t = "\t", ['"'] = '"', ["\\"] = "\\", ["/"] = "/" }
+local UNESCAPES = {
+  b = "\b", f = "\f", n = "\n", r = "\r", t = "\t", ['"'] = '"', ["\\"] = "\\", ["/"] = "/",
+}
 
 -- The character of a \uXXXX, two of them where Unicode needs a pair; and where it ends.
 local function decode_escape(text, at)
-  local code = tonumber(text:match("^%x%x%x%x", at) or error("a byte that cannot be in text", 0), 16)
+  local digits = text:match("^%x%x%x%x", at) or error("a byte that cannot be in text", 0)
+  local code = tonumber(digits, 16)
   if code < 0xD800 or code > 0xDFFF then return utf8_of(code), at + 4 end
   local low = tonumber(text:match("^\\u(%x%x%x%x)", at + 4) or "0", 16)
   if code > 0xDBFF or low < 0xDC00 or low > 0xDFFF then return "\239\191\189", at + 4 end

@@ -16,7 +16,7 @@ local function ceil_div(a, b) return math.floor((a + b - 1) / b) end
 local function change(plan, field, value) plan.changes[#plan.changes + 1] = { field, value } end
 
 local function swap_gpus(plan, request)
-  for _, field in ipairs({ "tres_per_node", "tres_per_task", "tres_per_socket", "tres_per_job" }) do
+  for _, field in ipairs(tres.FIELDS) do
     local found = request.tres[field]
     if found and found.gpus > 0 then change(plan, field, tres.swap(found)) end
   end

@@ -5,6 +5,9 @@
 --   24.11   gres/gpu:2   and per task   cpu=2,gres/gpu:a100=1
 local M = {}
 
+-- Where a job_desc may ask for GPUs.
+M.FIELDS = { "tres_per_node", "tres_per_task", "tres_per_socket", "tres_per_job" }
+
 -- A guest's seat, a GRES of its own.
 local SLOT = "slot"
 
