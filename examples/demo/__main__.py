@@ -50,8 +50,8 @@ def main() -> int:
     (out / "results.json").write_text(text + "\n")
     report.write(comparison, out / "report.html")
     console.print(summary(comparison))
-    for line in comparison.slowdowns():
-        console.print(f"  {line}", style="bold")
+    for price in comparison.prices():
+        console.print(f"  {price.sentence}", style="bold")
     console.print(f"  {NO_THROTTLE}")
     console.print(f"report with plots: {asked.out}/report.html")
     if asked.json:

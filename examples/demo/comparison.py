@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, Final
 
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 OWNERS: Final = {"production jobs": "production", "all owners": ""}
 """Whose mini-batches are compared: a name, and how their jobs' names begin."""
 NO_THROTTLE: Final = (
-    "Guests are not throttled yet (neither their compute nor their memory is capped), so owners "
-    "feel them: that part of Slipstream is not built."
+    "Guests are not throttled yet (neither their compute nor their memory is capped): that part of "
+    "Slipstream is not built, and nothing keeps a guest from slowing its owner down."
 )
 
 
@@ -51,6 +51,23 @@ class Figure:
 
     def _text(self, value: float | None) -> str:
         return "-" if value is None else f"{value:.{self.decimals}f}"
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """How much longer some owners took with guests beside them, in the mean over their jobs."""
+
+    who: str
+    minibatch_pct: float
+    completion_pct: float
+
+    @property
+    def sentence(self) -> str:
+        """`production jobs: +3 % time per mini-batch, +9 % time to completion`."""
+        return (
+            f"{self.who}: {self.minibatch_pct:+.0f} % time per mini-batch, "
+            f"{self.completion_pct:+.0f} % time to completion"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,25 +126,20 @@ class Comparison:
             Figure("GPU use by NVML, mean", stock.gpu_use_pct, ours.gpu_use_pct, "%", 0),
         ]
 
-    def slowdown_pct(self, begins: str) -> float | None:
-        """How much longer the mini-batches of these owners took with guests beside them."""
-        changes = [
-            change
-            for plain, ours in self.pairs
-            if ours.name.startswith(begins) and not ours.is_guest
-            for change in [self.of_job(plain, ours)[2].change_pct]
-            if change is not None
-        ]
-        return fmean(changes) if changes else None
-
-    def slowdowns(self) -> list[str]:
-        """`production jobs: +12 % time per mini-batch`."""
-        found = {name: self.slowdown_pct(begins) for name, begins in OWNERS.items()}
-        return [
-            f"{name}: {pct:+.0f} % time per mini-batch"
-            for name, pct in found.items()
-            if pct is not None
-        ]
+    def prices(self) -> list[Price]:
+        """What each group of owners pays for having guests; a group nobody is in pays nothing."""
+        found = []
+        for name, begins in OWNERS.items():
+            owners = [
+                self.of_job(plain, ours)
+                for plain, ours in self.pairs
+                if ours.name.startswith(begins) and not ours.is_guest
+            ]
+            minibatch = [one[2].change_pct for one in owners if one[2].change_pct is not None]
+            completion = [one[1].change_pct for one in owners if one[1].change_pct is not None]
+            if minibatch and completion:
+                found.append(Price(name, fmean(minibatch), fmean(completion)))
+        return found
 
     def to_dict(self) -> dict[str, Any]:
         """For results.json."""
@@ -137,10 +149,7 @@ class Comparison:
                 figure.name: None if figure.change_pct is None else round(figure.change_pct, 1)
                 for figure in self.of_all()
             },
-            "minibatch_slowdown_pct": {
-                name: None if (pct := self.slowdown_pct(begins)) is None else round(pct, 1)
-                for name, begins in OWNERS.items()
-            },
+            "owners_pay": [asdict(price) for price in self.prices()],
             "stock": self.stock.to_dict(),
             "slipstream": self.slipstream.to_dict(),
         }

@@ -30,7 +30,7 @@ def _page(comparison: Comparison, overview: str) -> str:
     rows = "".join(_row(_cells(comparison, *pair)) for pair in comparison.pairs)
     names = [figure.name for figure in comparison.of_job(*next(comparison.pairs))]
     head = _row(["job", "GPUs", "class", "ended", *names], "th")
-    slowdowns = "".join(f"<li>{html.escape(line)}</li>" for line in comparison.slowdowns())
+    prices = "".join(f"<li>{html.escape(one.sentence)}</li>" for one in comparison.prices())
     return f"""<!doctype html>
 <html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">
 <title>Slipstream demo: stock Slurm and Slipstream side by side</title>
@@ -50,9 +50,9 @@ def _page(comparison: Comparison, overview: str) -> str:
 whole and until it ends. With Slipstream the same jobs carry classes: opportunistic ones start at
 once as guests on GPUs that others own, and the owners queue for whole GPUs as ever.</p>
 <div class="cards">{cards}</div>
-<p>What the owners pay for it:</p><ul>{slowdowns}</ul>
-<p>{html.escape(NO_THROTTLE)} All jobs of the demo also share this machine's processor cores, which
-makes more jobs at once slower on both counts.</p>
+<p>What the owners pay for it:</p><ul>{prices}</ul>
+<p>{html.escape(NO_THROTTLE)} All jobs of the demo also share this machine's processor cores: when
+more start at once, each needs longer to import PyTorch (the pale bars), owners too.</p>
 {overview[overview.index("<svg") :]}
 <table>{head}{rows}</table>
 </html>
