@@ -125,6 +125,7 @@ end
 
 -- For slurm_job_submit.
 function M.submit(job_desc)
+  local _, begun_s = pcall(daemon.now_s) -- of all we do, for the log
   local ok, found, refusal = pcall(function()
     return flags.from_environment(requests.spank_lines(job_desc))
   end)
@@ -137,7 +138,6 @@ function M.submit(job_desc)
     return slurm.ERROR
   end
   local good, why = pcall(function()
-    local begun_s = daemon.now_s()
     local plan, request = plan_of(job_desc, found)
     if not plan then return end
     apply(job_desc, plan)

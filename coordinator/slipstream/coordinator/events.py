@@ -50,21 +50,32 @@ def event(
             }
             for gpu in window.latest()
         ],
-        "jobs": [job_report(job, progress.get(job, ())) for job in sorted(seats)],
+        "jobs": [
+            job_report(job, progress.get(job, ()), left=not seats[job].tasks)
+            for job in sorted(seats)
+        ],
     }
 
 
-def job_report(job_id: int, pages: Iterable[Progress]) -> dict[str, Any]:
-    """One job from the pages of its processes: as far as its slowest that trains."""
+def job_report(job_id: int, pages: Iterable[Progress], *, left: bool = False) -> dict[str, Any]:
+    """One job from the pages of its processes: as far as its slowest that trains.
+
+    One whose last process has `left` keeps its seat for a moment, but has ended for all we know:
+    the scheduler asks Slurm at once.
+    """
     claimed = [page for page in pages if page.phase != Phase.UNCLAIMED]
     training = [page for page in claimed if page.phase in _BUSY]
     told = training or claimed
     return {
         "job_id": job_id,
-        "phase": max((page.phase for page in told), default=Phase.UNCLAIMED).name.lower(),
+        "phase": _phase(told, left=left).name.lower(),
         "minibatch": min((page.minibatches for page in told), default=0),
         "minibatch_ms": max((page.minibatch_ns for page in told), default=0) / 1e6,
     }
+
+
+def _phase(told: Iterable[Progress], *, left: bool) -> Phase:
+    return Phase.ENDED if left else max((page.phase for page in told), default=Phase.UNCLAIMED)
 
 
 def what_matters(told: Mapping[str, Any]) -> tuple[Any, ...]:

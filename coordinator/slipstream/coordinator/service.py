@@ -105,10 +105,10 @@ class _Clock:
         try:
             await asyncio.to_thread(self._coordinator.sample)
             now_s = time.monotonic()
+            self._coordinator.sweep(now_s)  # each time: others wait for what an ended job leaves
             if now_s >= self._leases_due_s:
                 self._leases_due_s = now_s + LEASE_EVERY_S
                 self._coordinator.renew_leases()
-                self._coordinator.sweep(now_s)
                 self._coordinator.make_batons()
             self._report(now_s)
         except OSError:
