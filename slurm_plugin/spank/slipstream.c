@@ -19,7 +19,7 @@
 
 SPANK_PLUGIN(slipstream, 1)
 
-enum { ANSWER_MS = 200, LOCK_MS = 100, PATH_SIZE = 256 };
+enum { ANSWER_MS = 200, LOCK_MS = 100, PATH_SIZE = 256, PYTHONPATH_SIZE = 16384 };
 
 // What the client has been told on its command line or in #SBATCH lines.
 static char given[SLIP_FLAG_COUNT][SLIP_VALUE_LIMIT + 1];
@@ -45,6 +45,7 @@ static void settle_role(spank_t spank, const struct slip_place* place);
 static void write_request(spank_t spank, const struct slip_place* place, unsigned gpus,
                           char* request, size_t size);
 static bool follow_answer(spank_t spank, const struct slip_answer* answer);
+static void lead_imports(spank_t spank, const char* folder);
 static void forget_gpu_requests(spank_t spank);
 static void bind_statically(spank_t spank, const struct slip_place* place, unsigned gpus);
 static unsigned number_in(spank_t spank, const char* variable);
@@ -278,8 +279,23 @@ static bool follow_answer(spank_t spank, const struct slip_answer* answer) {
     else
       spank_unsetenv(spank, order->name);
     if (strcmp(order->name, "CUDA_VISIBLE_DEVICES") == 0) bound = true;
+    if (strcmp(order->name, "SLIPSTREAM_INJECT") == 0 && order->value)
+      lead_imports(spank, order->value);
   }
   return bound;
+}
+
+// The import hook's folder goes first on PYTHONPATH, once: steps inherit it from their script.
+static void lead_imports(spank_t spank, const char* folder) {
+  static char kept[PYTHONPATH_SIZE];
+  static char led[PYTHONPATH_SIZE + PATH_SIZE];
+  size_t length = strlen(folder);
+  spank_err_t found = spank_getenv(spank, "PYTHONPATH", kept, sizeof kept);
+  if (found == ESPANK_NOSPACE || length >= PATH_SIZE) return;  // rather no hooks than a cut path
+  if (found != ESPANK_SUCCESS) kept[0] = '\0';
+  if (strncmp(kept, folder, length) == 0 && (!kept[length] || kept[length] == ':')) return;
+  snprintf(led, sizeof led, "%s%s%s", folder, kept[0] ? ":" : "", kept);
+  spank_setenv(spank, "PYTHONPATH", led, 1);
 }
 
 // A guest holds no gres/gpu: an srun inside it that inherits a wish for one would fail.
