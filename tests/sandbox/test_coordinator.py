@@ -121,6 +121,7 @@ def test_a_training_is_seen_in_its_page_and_in_events(node: Coordinated) -> None
     """Mini-batches and their time, of an example that knows nothing of us; an owner beside it."""
     with Events(node.coordinator.run_dir.parent / "events.sock").listening() as scheduler:
         owner = node.submit("owner", *ENDLESS, "--host-ms=20", gres="gpu:1")
+        assert eventually(lambda: node.seats().get(owner)), "its GPU is known once it runs"
         guest = node.submit("guest", *ENDLESS, "--host-ms=20")
         assert eventually(lambda: node.trains(owner, guest), within_s=45), node.output(guest)
 

@@ -121,6 +121,8 @@ class Coordinator:
         return Seat(request.job_id, request.uid, request.role, request.class_name, request.token)
 
     def _gpus_for(self, seat: Seat, count: int) -> tuple[str, ...]:
+        # An owner that started a moment ago may have its GPUs by now: look before choosing.
+        self.seats = {job: self._with_owned_gpus(one) for job, one in self.seats.items()}
         others = {job: one for job, one in self.seats.items() if job != seat.job_id}
         there = self.window.latest()
         if not there:
