@@ -3,10 +3,11 @@
 
 `make -s bench NAME=submit`. 500 held jobs from 8 parallel clients to each of four fresh clusters:
 plain Slurm, Slurm with empty Lua filters, Slurm with all of Slipstream, and that with the scheduler
-killed -9. They take turns, 100 submissions each, in an order that changes, so that drift of the machine cancels; who
-does not have its turn is stopped (SIGSTOP) and burdens nobody. Plain Slurm gets
-`SchedulerParameters=defer` too, which Slipstream needs: what is compared is Slipstream. Clients,
-controller and daemons share the machine: where it has few cores, the ratios are those of CPU time.
+killed -9. They take turns, 100 submissions each, in an order that changes, so that drift of the
+machine cancels; who does not have its turn is stopped (SIGSTOP) and burdens nobody. Plain Slurm
+gets `SchedulerParameters=defer` too, which Slipstream needs: what is compared is Slipstream.
+Clients, controller and daemons share the machine: where it has few cores, the ratios are those of
+CPU time.
 
 The last line printed is one JSON object:
 
