@@ -10,9 +10,9 @@ must choose it for one more of those that wait.
   that confirmed as done; the journal is looked at every 5 ms, which counts as time taken. The n-th
   such decision answers the n-th end.
 
-Slurm's own schedulers are put to sleep meanwhile: a job that Slurm starts first needs no advice, and
-what is measured is how soon the decision is there, not who wins. The same is done twice in one run:
-as delivered, and with the coordinators killed and Slurm asked every 5 s.
+Slurm's own schedulers are put to sleep meanwhile: a job that Slurm starts first needs no advice,
+and what is measured is how soon the decision is there, not who wins. The same is done twice in one
+run: as delivered, and with the coordinators killed and Slurm asked every 5 s.
 
 The last line printed is one JSON object:
 
@@ -137,14 +137,9 @@ def _end_all(sandbox: Sandbox, jobs: list[str]) -> Seen:
         due_s = time.monotonic()
         for number in range(JOBS):
             due_s += _spacing_s(number)
-            _watch(decisions, decided_s, lambda due_s=due_s: time.monotonic() >= due_s)
+            _watch(decisions, decided_s, until_s=due_s)
             (folder / f"go-{number}").write_text("end\n")
-        deadline_s = time.monotonic() + PATIENCE_S
-        _watch(
-            decisions,
-            decided_s,
-            lambda: len(decided_s) >= JOBS or time.monotonic() > deadline_s,
-        )
+        _watch(decisions, decided_s, until_s=time.monotonic() + PATIENCE_S)
     if len(decided_s) != JOBS:
         sys.exit(f"{len(decided_s)} decisions followed {JOBS} ends")
     if started := _count(sandbox, "RUNNING"):
@@ -158,18 +153,19 @@ def _end_all(sandbox: Sandbox, jobs: list[str]) -> Seen:
 
 
 def _spacing_s(number: int) -> float:
-    """Spread evenly between the bounds by the golden ratio: ends fall anywhere between two polls."""
+    """Spread evenly between the bounds by the golden ratio: ends fall anywhere between polls."""
     return LEAST_SPACING_S + (MOST_SPACING_S - LEAST_SPACING_S) * (number * 0.618034 % 1)
 
 
-def _watch(decisions: _Decisions, decided_s: list[float], over: Callable[[], bool]) -> None:
-    while not over():
+def _watch(decisions: _Decisions, decided_s: list[float], *, until_s: float) -> None:
+    """Note when decisions are enacted, until that time or the last of them."""
+    while time.monotonic() < until_s and len(decided_s) < JOBS:
         time.sleep(LOOK_EVERY_S)
         decided_s += [time.time()] * decisions.fresh()
 
 
 class _Decisions:
-    """Advice that was carried out, for each job the first; read from the journal beside its daemon."""
+    """Advice that was carried out, for each job the first; read beside the journal's daemon."""
 
     def __init__(self, journal: Path) -> None:
         self._db = sqlite3.connect(f"file:{journal}?mode=ro", uri=True)

@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a submission costs with Slipstream, on real Slurm: in the plugin and at the client.
 
-`make -s bench NAME=submit`. 500 held jobs from 8 parallel clients, three times in each round: to
-plain Slurm, to Slurm with all of Slipstream, and to the same with the scheduler killed -9. Every
-phase has a fresh cluster to itself, so that no queue is longer than another and nobody's daemons
-burden somebody else; the order turns from round to round and drift of the machine cancels. Plain
-Slurm gets `SchedulerParameters=defer` too, which Slipstream needs: what is compared is Slipstream.
+`make -s bench NAME=submit`. 500 held jobs from 8 parallel clients to each of four fresh clusters:
+plain Slurm, Slurm with empty Lua filters, Slurm with all of Slipstream, and that with the scheduler
+killed -9. They take turns, 100 submissions each, in an order that changes, so that drift of the
+machine cancels; who does not have its turn is stopped (SIGSTOP) and burdens nobody. Plain Slurm
+gets `SchedulerParameters=defer` too, which Slipstream needs: what is compared is Slipstream.
+Clients, controller and daemons share the machine: where it has few cores, the ratios are those of
+CPU time.
 
 The last line printed is one JSON object:
 
@@ -14,13 +16,18 @@ The last line printed is one JSON object:
   log of slurmctld).
 * `throughput_ratio`, `dead_daemon_ratio`: jobs per second with us, and with the daemon dead,
   over jobs per second of plain Slurm; the median of the rounds, each against its own.
+* `empty_lua_ratio`: the same for Slurm with a job_submit.lua and a cli_filter.lua that do nothing:
+  what Slurm itself takes for having them, before a line of ours runs. Part of the two above; most
+  of it is CPU time of every sbatch, which sets up Lua and a JSON serializer for cli_filter.
 * `answered_pct`: submissions that got the daemon's answer within the plugin's deadline.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
+import signal
 import statistics
 import subprocess
 import sys
@@ -29,17 +36,24 @@ import time
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from slipstream.sandbox import Sandbox, Shape, select_plugin
 from slipstream.sandbox.sandbox import Options
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
 SUBMISSIONS: Final = 500
 CLIENTS: Final = 8
-ROUNDS: Final = 3
+BLOCK: Final = 100
+"""Submissions of one turn."""
+ROUNDS: Final = 2
 SHAPE: Final = Shape(nodes=2, gpus_per_node=4, racks=1)
 SETTLES_S: Final = 2.0
 """From the daemons' start until they have seen the cluster and are quiet."""
+WAKES_S: Final = 0.3
+"""From SIGCONT until timers that were due meanwhile have fired."""
 TOOK: Final = re.compile(r"slipstream: token=\S+ .* took_us=(\d+) daemon: (.*)")
 
 
@@ -47,8 +61,20 @@ class Phase(StrEnum):
     """Whom the submissions meet."""
 
     STOCK = "without us"
+    LUA = "without us, with empty job_submit.lua and cli_filter.lua"
     OURS = "with us"
     DEAD = "daemon dead"
+
+
+WITHOUT_US: Final = (Phase.STOCK, Phase.LUA)
+EMPTY_LUA: Final = {
+    "job_submit.lua": ("slurm_job_submit", "slurm_job_modify"),
+    "cli_filter.lua": (
+        "slurm_cli_setup_defaults",
+        "slurm_cli_pre_submit",
+        "slurm_cli_post_submit",
+    ),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +89,8 @@ class Seen:
 def main() -> None:
     """Measure everything, telling what goes on; the figures come last."""
     plugin_dir = select_plugin.plugin_dir()
-    rounds: list[dict[Phase, Seen]] = []
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
-        for number in range(ROUNDS):
-            order = list(Phase)[number % 3 :] + list(Phase)[: number % 3]
-            rounds.append({phase: measure(phase, Path(folder), plugin_dir) for phase in order})
+        rounds = [measure(Path(folder), plugin_dir) for _ in range(ROUNDS)]
     print(json.dumps(figures(rounds)))
 
 
@@ -75,8 +98,10 @@ def figures(rounds: list[dict[Phase, Seen]]) -> dict[str, object]:
     """What the rounds say together."""
     inside_ms = sorted(ms for one in rounds for ms in one[Phase.OURS].inside_ms)
     dead_ms = sorted(ms for one in rounds for ms in one[Phase.DEAD].inside_ms)
-    ours = [one[Phase.OURS].per_s / one[Phase.STOCK].per_s for one in rounds]
-    dead = [one[Phase.DEAD].per_s / one[Phase.STOCK].per_s for one in rounds]
+    ours, dead, lua = (
+        [one[phase].per_s / one[Phase.STOCK].per_s for one in rounds]
+        for phase in (Phase.OURS, Phase.DEAD, Phase.LUA)
+    )
     answered = sum(one[Phase.OURS].answered for one in rounds)
     return {
         "added_ms_p50": round(statistics.median(inside_ms), 3),
@@ -86,6 +111,7 @@ def figures(rounds: list[dict[Phase, Seen]]) -> dict[str, object]:
         "throughput_ratios": [round(one, 3) for one in ours],
         "dead_daemon_ratio": round(statistics.median(dead), 3),
         "dead_daemon_ratios": [round(one, 3) for one in dead],
+        "empty_lua_ratio": round(statistics.median(lua), 3),
         "answered_pct": round(100 * answered / (SUBMISSIONS * len(rounds)), 2),
         "dead_added_ms_p50": round(statistics.median(dead_ms), 3),
         "dead_added_ms_p99": round(_percentile(dead_ms, 99), 3),
@@ -98,24 +124,62 @@ def figures(rounds: list[dict[Phase, Seen]]) -> dict[str, object]:
     }
 
 
-def measure(phase: Phase, home: Path, plugin_dir: str) -> Seen:
-    """A fresh cluster, all submissions, and what its controller's log says of them."""
-    stock = phase is Phase.STOCK
+def measure(home: Path, plugin_dir: str) -> dict[Phase, Seen]:
+    """One round: the clusters take turns until each has had all submissions."""
+    took_s = dict.fromkeys(Phase, 0.0)
+    with contextlib.ExitStack() as stack:
+        clusters = {
+            phase: stack.enter_context(_cluster(phase, home, plugin_dir)) for phase in Phase
+        }
+        time.sleep(SETTLES_S)
+        for sandbox in clusters.values():
+            _signal(sandbox, signal.SIGSTOP)
+        for turn in range(SUBMISSIONS // BLOCK):
+            for phase in (*Phase, *Phase)[turn % len(Phase) :][: len(Phase)]:
+                took_s[phase] += _turn(clusters[phase], phase)
+        for sandbox in clusters.values():
+            _signal(sandbox, signal.SIGCONT)
+        return {phase: _seen(phase, clusters[phase], took_s[phase]) for phase in Phase}
+
+
+@contextlib.contextmanager
+def _cluster(phase: Phase, home: Path, plugin_dir: str) -> Iterator[Sandbox]:
+    stock = phase in WITHOUT_US
     options = Options(stock=True) if stock else Options(daemons=True, plugin_dir=plugin_dir)
-    with Sandbox.started(SHAPE, name="submit", home=home, **options) as sandbox:
+    with Sandbox.started(SHAPE, name=phase.name.lower(), home=home, **options) as sandbox:
         if stock:
-            _defer(sandbox)
+            _prepare(sandbox, lua=phase is Phase.LUA)
         if phase is Phase.DEAD:
             sandbox.kill("scheduler")
-        flags = [] if stock else ["--slip-class=opportunistic"]
-        time.sleep(SETTLES_S)
-        took_s = _submit_all(sandbox, flags)
-        queued = len(sandbox.run("squeue", "-h", "-o", "%i").stdout.split())
-        log = (sandbox.layout.log / "slurmctld.log").read_text()
+        try:
+            yield sandbox
+        finally:
+            _signal(sandbox, signal.SIGCONT)
+
+
+def _signal(sandbox: Sandbox, number: signal.Signals) -> None:
+    for name, daemon in sandbox.daemons().items():
+        if name != "keeper" and daemon.alive:
+            daemon.send(number)
+
+
+def _turn(sandbox: Sandbox, phase: Phase) -> float:
+    """Wake a cluster, submit a block of jobs, put it to sleep again; how long the block took."""
+    _signal(sandbox, signal.SIGCONT)
+    time.sleep(WAKES_S)
+    took_s = _submit_block(sandbox, [] if phase in WITHOUT_US else ["--slip-class=opportunistic"])
+    _signal(sandbox, signal.SIGSTOP)
+    return took_s
+
+
+def _seen(phase: Phase, sandbox: Sandbox, took_s: float) -> Seen:
+    """What a cluster's queue and its controller's log say, once it has had all submissions."""
+    queued = len(sandbox.run("squeue", "-h", "-o", "%i").stdout.split())
     if queued != SUBMISSIONS:
         sys.exit(f"{phase}: {queued} of {SUBMISSIONS} jobs are in the queue")
+    log = (sandbox.layout.log / "slurmctld.log").read_text()
     found = [(int(us) / 1e3, said.strip()) for us, said in TOOK.findall(log)]
-    if len(found) != (0 if stock else SUBMISSIONS):
+    if len(found) != (0 if phase in WITHOUT_US else SUBMISSIONS):
         sys.exit(f"{phase}: job_submit told of {len(found)} of {SUBMISSIONS} submissions")
     answered = sum(said == "answered" for _, said in found)
     seen = Seen(SUBMISSIONS / took_s, tuple(ms for ms, _ in found), answered)
@@ -124,21 +188,28 @@ def measure(phase: Phase, home: Path, plugin_dir: str) -> Seen:
     return seen
 
 
-def _defer(sandbox: Sandbox) -> None:
-    """The one setting of Slurm's own scheduler that Slipstream asks for, without Slipstream."""
-    text = sandbox.layout.slurm_conf.read_text()
-    changed = re.sub(r"^(SchedulerParameters=.*)$", r"\1,defer", text, flags=re.MULTILINE)
-    sandbox.layout.slurm_conf.write_text(changed)
+def _prepare(sandbox: Sandbox, *, lua: bool) -> None:
+    """Set what Slipstream asks of Slurm's scheduler, without Slipstream; and empty Lua filters."""
+    layout = sandbox.layout
+    text = layout.slurm_conf.read_text()
+    text = re.sub(r"^(SchedulerParameters=.*)$", r"\1,defer", text, flags=re.MULTILINE)
+    if lua:
+        text = f"JobSubmitPlugins=lua\nCliFilterPlugins=lua\n{text}"
+        for name, functions in EMPTY_LUA.items():
+            lines = (f"function {one}() return slurm.SUCCESS end\n" for one in functions)
+            (layout.etc / name).write_text("".join(lines))
+    layout.slurm_conf.write_text(text)
     sandbox.run("scontrol", "reconfigure")
-    if "defer" not in sandbox.run("scontrol", "show", "config").stdout:
-        sys.exit("plain Slurm did not take SchedulerParameters=defer")
+    shown = sandbox.run("scontrol", "show", "config").stdout
+    if "defer" not in shown or lua != bool(re.search(r"JobSubmitPlugins\s*= lua", shown)):
+        sys.exit(f"plain Slurm did not take its settings:\n{shown}")
 
 
-def _submit_all(sandbox: Sandbox, flags: list[str]) -> float:
+def _submit_block(sandbox: Sandbox, flags: list[str]) -> float:
     """All clients at once, each a shell that submits one job after the other."""
     sbatch = ["sbatch", "--quiet", "--hold", "--output=/dev/null", "--gres=gpu:1", *flags]
     loop = 'n=$1; shift; while [ "$n" -gt 0 ]; do "$@" >/dev/null 2>&1 || exit; n=$((n - 1)); done'
-    shares = [len(range(client, SUBMISSIONS, CLIENTS)) for client in range(CLIENTS)]
+    shares = [len(range(client, BLOCK, CLIENTS)) for client in range(CLIENTS)]
     begun_s = time.monotonic()
     clients = [
         subprocess.Popen(

@@ -32,6 +32,8 @@ _LOG = logging.getLogger(__name__)
 _MOST_AT_ONCE: Final = 1_000
 _TRIES: Final = 30
 _BETWEEN_TRIES_S: Final = 1.0
+_BREATH_S: Final = 0.02
+"""After a batch: what comes in a burst gathers meanwhile, what comes alone does not wait."""
 
 Result = tuple[int, Outcome, str]
 _Done = TypeVar("_Done")
@@ -105,6 +107,7 @@ class Enactor:
                 return
             if last:
                 return
+            time.sleep(_BREATH_S)
 
     def _batch(self, first: Entry) -> tuple[list[Entry], bool]:
         batch = [first]
