@@ -48,11 +48,14 @@ class Watch:
         self.runs: list[JobRun] = []
 
     def run(self, jobs: Sequence[DemoJob], show: Callable[[list[JobRun]], None]) -> Results:
-        """Submit all, look until the last has ended, and return what was seen."""
+        """Submit each when it is due, look until the last has ended, and return what was seen."""
         with self._sampling():
-            for seed, job in enumerate(jobs):
-                self.runs.append(self._submit(job, seed))
-            while not all(run.ended_at_s for run in self.runs):
+            begun_s = time.monotonic()
+            while len(self.runs) < len(jobs) or not all(run.ended_at_s for run in self.runs):
+                for seed, job in list(enumerate(jobs))[len(self.runs) :]:
+                    if job.after_s > time.monotonic() - begun_s:
+                        break
+                    self.runs.append(self._submit(job, seed))
                 self._look()
                 show(self.runs)
                 time.sleep(_LOOK_EVERY_S)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The jobs of the demo: a morning of a small group that shares four GPUs.
 
-Two long production runs come first, then a sweep, short debugging runs and a two-GPU job. That is
-where plain Slurm hurts: who wants to see one mini-batch waits until a long job ends.
+Two long production runs come first, seconds later a sweep, a two-GPU job and short debugging runs.
+That is where plain Slurm hurts: who wants to see one mini-batch waits until a long job ends.
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ class DemoJob:
     gpus: int = 1
     slip_class: str = "guaranteed"
     """What it says to Slipstream; stock Slurm is not told."""
+    after_s: float = 0.0
+    """When it is submitted: ten imports of PyTorch at once would measure the processor."""
     time_limit_s: int = 300
     """Slurm lets a short job pass a waiting large one only if it says that it is short."""
 
@@ -63,16 +65,26 @@ class DemoJob:
 JOBS: Final = (
     DemoJob("production-transformer", "transformer", 600, 40, 20, 9_000, time_limit_s=600),
     DemoJob("production-cnn", "cnn", 750, 30, 20, 8_000, time_limit_s=600),
-    DemoJob("sweep-lr-1", "mlp", 300, 15, 35, 2_000, slip_class="shared"),
-    DemoJob("sweep-lr-2", "mlp", 300, 15, 35, 2_000, slip_class="shared"),
-    DemoJob("sweep-lr-3", "mlp", 300, 15, 35, 2_000, slip_class=GUESTS),
-    DemoJob("sweep-lr-4", "mlp", 300, 15, 35, 2_000, slip_class=GUESTS),
-    DemoJob("ddp-mlp", "mlp", 200, 40, 20, 4_000, gpus=2, slip_class="shared"),
-    DemoJob("language-lstm", "lstm", 300, 30, 20, 3_000, slip_class="auto"),
+    DemoJob("sweep-lr-1", "mlp", 300, 15, 35, 2_000, after_s=3, slip_class="shared"),
+    DemoJob("sweep-lr-2", "mlp", 300, 15, 35, 2_000, after_s=3, slip_class="shared"),
+    DemoJob("sweep-lr-3", "mlp", 300, 15, 35, 2_000, after_s=6, slip_class=GUESTS),
+    DemoJob("sweep-lr-4", "mlp", 300, 15, 35, 2_000, after_s=6, slip_class=GUESTS),
+    DemoJob("ddp-mlp", "mlp", 200, 40, 20, 4_000, gpus=2, after_s=9, slip_class="shared"),
+    DemoJob("language-lstm", "lstm", 300, 30, 20, 3_000, after_s=10, slip_class="auto"),
     DemoJob(
-        "debug-transformer", "transformer", 60, 40, 20, 6_000, slip_class=GUESTS, time_limit_s=120
+        "debug-transformer",
+        "transformer",
+        60,
+        40,
+        20,
+        6_000,
+        after_s=13,
+        slip_class=GUESTS,
+        time_limit_s=120,
     ),
-    DemoJob("debug-cnn", "cnn", 80, 30, 20, 4_000, slip_class=GUESTS, time_limit_s=120),
-    DemoJob("debug-lstm", "lstm", 60, 20, 30, 2_000, slip_class=GUESTS, time_limit_s=120),
-    DemoJob("debug-mlp", "mlp", 60, 15, 35, 1_000, slip_class=GUESTS, time_limit_s=120),
+    DemoJob("debug-cnn", "cnn", 80, 30, 20, 4_000, after_s=15, slip_class=GUESTS, time_limit_s=120),
+    DemoJob(
+        "debug-lstm", "lstm", 60, 20, 30, 2_000, after_s=17, slip_class=GUESTS, time_limit_s=120
+    ),
+    DemoJob("debug-mlp", "mlp", 60, 15, 35, 1_000, after_s=19, slip_class=GUESTS, time_limit_s=120),
 )

@@ -150,6 +150,7 @@ def test_there_are_more_jobs_than_gpus_and_they_fit_four_minutes() -> None:
     assert sum(job.seconds * job.gpus for job in JOBS) / gpus < 120
     assert {job.model for job in JOBS} == {"mlp", "cnn", "transformer", "lstm"}
     assert all(job.gpus <= SHAPE.gpus_per_node for job in JOBS)
+    assert [job.after_s for job in JOBS] == sorted(job.after_s for job in JOBS)
 
 
 def test_guests_fit_into_the_memory_beside_any_owner() -> None:
