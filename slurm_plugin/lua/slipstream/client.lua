@@ -86,11 +86,15 @@ end
 
 local function rewrite_job(options, class)
   local found = read_gpus(options)
-  if not found or found.seats == 0 then return end
-  drop_gpu_options(options)
-  local seats = { others = found.gres.others, gpus = found.seats, slots = 0, prefix = "", between = ":" }
-  options.gres = tres.swap(seats):gsub("gres[:/]", "")
+  if not found then return end
+  local seats_by_name = found.per == "node" and found.gres.gpus == 0 and found.seats > 0
+  if class ~= "opportunistic" and not seats_by_name then return end
   carry(class, found)
+  if found.seats == 0 then return end
+  drop_gpu_options(options)
+  local seats = { others = found.gres.others, gpus = found.seats, slots = 0 }
+  seats.prefix, seats.between = "", ":"
+  options.gres = tres.swap(seats):gsub("gres[:/]", "")
 end
 
 -- A step of a guest: the seats are the job's, the step needs none of its own.
@@ -98,7 +102,8 @@ local function rewrite_step(options)
   local gres = tres.read(options.gres)
   drop_gpu_options(options)
   if gres and gres.gpus > 0 then
-    options.gres = #gres.others > 0 and table.concat(gres.others, ","):gsub("gres[:/]", "") or "none"
+    local others = table.concat(gres.others, ","):gsub("gres[:/]", "")
+    options.gres = others ~= "" and others or "none"
   end
 end
 
@@ -121,7 +126,7 @@ local function refusal_of(options)
   return nil
 end
 
--- What to tell the user of srun or salloc instead of going on; nil for nearly everybody.
+-- What to tell the user instead of going on; nil for nearly everybody.
 function M.pre_submit(options, disable_file)
   if options.type == "srun" and os.getenv("SLURM_JOB_ID") then
     local carrier = os.getenv(marker.CARRIER) or ""
@@ -131,8 +136,11 @@ function M.pre_submit(options, disable_file)
     return why
   end
   local class = class_of(options)
-  if class ~= "opportunistic" or is_heterogeneous() then return nil end
-  local why = refusal_of(options)
+  local off = switch.is_off(disable_file or switch.DEFAULT_FILE)
+  if not class or is_heterogeneous() or off then
+    return nil
+  end
+  local why = class == "opportunistic" and refusal_of(options) or nil
   if not why then rewrite_job(options, class) end
   return why
 end
