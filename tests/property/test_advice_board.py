@@ -147,7 +147,8 @@ def harm(whole: bytes, how: str, numbers: list[int]) -> bytes:
     """Flip bits, cut off, fill a stretch with one byte, or copy a stretch elsewhere."""
     raw = bytearray(whole)
     # Half of the damage goes where it hurts: the header and the first entries and records.
-    spots = [n % (len(raw) if n % 2 else layout.HEADER_BYTES + 256) for n in numbers]
+    front = min(len(raw), layout.HEADER_BYTES + 256)
+    spots = [n % (len(raw) if n % 2 else front) for n in numbers]
     if how == "flip":
         for spot, number in zip(spots, numbers, strict=True):
             raw[spot] ^= 1 << number % 8

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.sandbox
 
 SHAPE = Shape(nodes=3, gpus_per_node=1, racks=1, cpus_per_node=8)
-PROMPTLY_S = 12.0
+PROMPTLY_S = 40.0
 """A scheduling pass or two, on a machine that is busy with other tests."""
 
 
@@ -231,7 +231,7 @@ def test_an_expired_requirement_lets_the_job_start_anywhere(bench: Bench) -> Non
     expires_s = time.monotonic() + 9
     job = bench.submit(token)
     started_on = bench.starts(job, within_s=9 + PROMPTLY_S)
-    assert time.monotonic() > expires_s - 1
+    assert time.monotonic() > expires_s - 3  # Slurm, the board and soft hold count whole seconds
     assert started_on in {("n1",), ("n2",)}
 
 

@@ -13,7 +13,7 @@ import pytest
 from slipstream.coordinator import blocks, events, settings
 from slipstream.coordinator.gpus import GpuSample, Window
 from slipstream.coordinator.processes import ProcFs, gpus_named
-from slipstream.coordinator.seats import Seat
+from slipstream.coordinator.seats import Seat, Task
 from slipstream.wire.control_block import Identity, Phase, Progress, Role
 
 if TYPE_CHECKING:
@@ -133,8 +133,8 @@ def test_an_event_says_who_sits_where() -> None:
     window = Window()
     window.add([sample(1, 40)])
     seats = {
-        1: Seat(1, 0, Role.OWNER, "guaranteed", "", ("GPU-0",)),
-        2: Seat(2, 0, Role.GUEST, "opportunistic", "", ("GPU-0",)),
+        1: Seat(1, 0, Role.OWNER, "guaranteed", "", ("GPU-0",), (Task("batch", 0, 100, 1),)),
+        2: Seat(2, 0, Role.GUEST, "opportunistic", "", ("GPU-0",), (Task("batch", 0, 200, 1),)),
     }
     progress = {
         2: [
@@ -170,7 +170,8 @@ def test_a_new_phase_is_told_at_once_and_a_new_mini_batch_is_not() -> None:
     """The heartbeat carries what only counts on."""
     window = Window()
     window.add([sample(1, 40)])
-    seats = {2: Seat(2, 0, Role.GUEST, "opportunistic", "", ("GPU-0",))}
+    task = Task("batch", 0, 200, 1)
+    seats = {2: Seat(2, 0, Role.GUEST, "opportunistic", "", ("GPU-0",), (task,))}
 
     def matters(**fields: object) -> object:
         progress = {2: [replace(Progress(), **fields)]}  # type: ignore[arg-type]  # a test's own
