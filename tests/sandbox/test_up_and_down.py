@@ -53,7 +53,7 @@ def test_the_command_starts_uses_shows_and_ends_a_cluster(tmp_path: Path) -> Non
     assert status.returncode == 0
     assert '"well": true' in status.stdout
     assert "slurmctld" in slipstream("status", home=tmp_path).stdout
-    assert "Started JobId" in slipstream("logs", "slurmctld", "-n", "99", home=tmp_path).stdout
+    assert "JobId=1" in slipstream("logs", "slurmctld", "-n", "99", home=tmp_path).stdout
     assert "slurmd-n1" in slipstream("logs", "nosuch", home=tmp_path).stderr
     assert slipstream("down", home=tmp_path).returncode == 0
     assert leftovers(layout) == []
