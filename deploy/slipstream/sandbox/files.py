@@ -42,6 +42,8 @@ def write_all(plan: Plan, layout: Layout, *, database_password: str) -> None:
         layout.etc / "hosts": config.hosts(plan),
         **plugins.texts(plan, layout),
     }
+    if not plan.stock:
+        shutil.copytree(plugins.lua_modules(), layout.lua)
     for path, text in texts.items():
         _write(path, text.encode(), 0o644)
     _write(layout.task_prolog, config.task_prolog(layout, nvml_folder=nvml_folder).encode(), 0o755)

@@ -68,6 +68,11 @@ class Layout:
         return self.etc / "task_prolog.sh"
 
     @property
+    def lua(self) -> Path:
+        """A copy of our Lua modules: every user's client must be able to read them."""
+        return self.etc / "lua"
+
+    @property
     def log(self) -> Path:
         return self.root / "log"
 

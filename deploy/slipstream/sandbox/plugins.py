@@ -123,8 +123,8 @@ def texts(plan: Plan, layout: Layout) -> dict[Path, str]:
         return {}
     return {
         layout.etc / "plugstack.conf": plugstack_conf(spank_library(layout.native)),
-        layout.etc / "job_submit.lua": job_submit_lua(lua_modules(), layout),
-        layout.etc / "cli_filter.lua": cli_filter_lua(lua_modules(), layout),
+        layout.etc / "job_submit.lua": job_submit_lua(layout.lua, layout),
+        layout.etc / "cli_filter.lua": cli_filter_lua(layout.lua, layout),
     }
 
 
