@@ -18,13 +18,23 @@ from slipstream.sandbox import Sandbox, SandboxError, Shape
 from slipstream.sandbox.leftovers import leftovers
 from slipstream.sandbox.plan import Plan
 from slipstream.sandbox.ports import reserve
+from slipstream.sandbox.sandbox import all_sandboxes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 pytestmark = pytest.mark.sandbox
 
 SMALL = Shape(nodes=1, gpus_per_node=1, racks=1)
+
+
+@pytest.fixture(autouse=True)
+def nothing_outlives_a_test(tmp_path: Path) -> Iterator[None]:
+    """A sandbox left running by a test that failed half-way is ended all the same."""
+    yield
+    for sandbox in all_sandboxes(tmp_path):
+        if sandbox.layout.record.exists():
+            sandbox.down()
 
 
 def slipstream(*words: str, home: Path) -> subprocess.CompletedProcess[str]:
