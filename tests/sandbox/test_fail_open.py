@@ -98,11 +98,15 @@ def took_ms(line: str) -> float:
 def test_an_answer_is_heard(box: Sandbox, submit_socket: Path) -> None:
     """A daemon's sentence reaches the user of sbatch; the job's request reached the daemon."""
     answer = {"v": 1, "message": "starts at once"}
+    said = ""
     with Answering(submit_socket, lambda _line: json.dumps(answer).encode() + b"\n") as daemon:
-        done = box.run("sbatch", "--hold", OURS, "--gpus=1", "--wrap=true # my script")
-    asked = json.loads(daemon.asked[0])
-    box.run("scancel", done.stdout.split()[-1])
-    assert "[slipstream] starts at once" in done.stderr
+        for _ in range(20):  # a busy machine may not answer within 20 ms every time
+            done = box.run("sbatch", "--hold", OURS, "--gpus=1", "--wrap=true # my script")
+            box.run("scancel", done.stdout.split()[-1])
+            if said := done.stderr:
+                break
+    asked = json.loads(daemon.asked[-1])
+    assert "[slipstream] starts at once" in said
     assert asked["gpus"] == {"per": "job", "count": 1}
     assert "# my script" in asked["script"]
 

@@ -121,7 +121,8 @@ def test_a_guest_trains_beside_an_owner_on_one_gpu(
     told = why(box, guest)
     assert (told["class"], told["role"], told["slots"]) == ("opportunistic", "guest", 1)
     assert (told["phase"], told["nodes"], told["sentence"]) == ("running", ["n1"], "It runs.")
-    assert told["story"][0]["text"] == "submitted as opportunistic guest"
+    # "found in the queue as …" where the scheduler was too slow for job_submit's 20 ms.
+    assert told["story"][0]["text"].endswith("as opportunistic guest")
     assert f"running as job {guest} on n1" in [line["text"] for line in told["story"]]
     assert (why(box, owner)["role"], why(box, owner)["gpus"]) == ("owner", 1)
 

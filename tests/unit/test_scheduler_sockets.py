@@ -193,7 +193,8 @@ def test_why_tells_the_story(rig: Served, api: httpx.Client) -> None:
         assert found["reason"] == "held"
         assert found["sentence"].startswith("It is held")
         assert found["slurm_says"] == "JobHeldUser"
-        assert found["story"][0]["text"] == "waiting as job 7_3"
+        told = [line["text"] for line in found["story"][:2]]
+        assert told == ["found in the queue as shared owner", "waiting as job 7_3"]
     gone = api.get("/v1/why/99")
     assert gone.status_code == 404
     assert "'99' is not known here" in gone.json()["error"]

@@ -183,7 +183,10 @@ class Machine:
                 phase=phase,
                 reason=_REASON_OF.get(phase, Reason.NOT_SEEN_YET),
                 since_s=at_s,
-            ).explained(Reason.NOT_SEEN_YET, at_s, _told(sight))
+            ).explained(
+                Reason.NOT_SEEN_YET, at_s, f"found in the queue as {asked.job_class} {asked.role}"
+            )
+            fresh = fresh.explained(fresh.reason, at_s, _told(sight))
             return fresh, [] if siblings else [Settle(asked.token, Arrival.SEEN, sight.ref)]
         return announced, [Settle(asked.token, Arrival.SEEN, sight.ref)]
 
