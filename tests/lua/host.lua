@@ -61,7 +61,7 @@ local function job_desc_of(given, lines, broken)
       environment[name] = value
     end,
   })
-  kinds.environment = "read"
+  kinds.environment, kinds.argv = "read", "read"
   local function set(_, name, value)
     if name == broken or kinds[name] == nil or kinds[name] == "read" then
       error("bad field " .. name)

@@ -51,6 +51,7 @@ def test_the_daemon_is_told_the_whole_request(lua: Lua) -> None:
         "name": "train é",
         "work_dir": "/home/u",
         "script": "#!/bin/sh\n" + "x" * 20_000,
+        "argv": ["/home/u/train.sh", "--lr", "x" * 500],
     }
     spank = (
         *("SLIPSTREAM_CLASS=opportunistic", "SLIPSTREAM_WEIGHT=3", "SLIPSTREAM_ELASTIC=1-8"),
@@ -87,6 +88,7 @@ def test_the_daemon_is_told_the_whole_request(lua: Lua) -> None:
         "share": False,
         "move": True,
         "work_dir": "/home/u",
+        "argv": ["/home/u/train.sh", "--lr", "x" * 128],
     }
 
 
@@ -102,6 +104,7 @@ def test_what_is_not_known_is_null(lua: Lua) -> None:
     }
     assert asked["hints"] == {}
     assert asked["data"] == []
+    assert asked["argv"] == []
     assert asked["nodes"] == [1, 1]
 
 

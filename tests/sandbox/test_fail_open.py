@@ -95,13 +95,15 @@ def took_ms(line: str) -> float:
     return int(found[1]) / 1000
 
 
-def test_an_answer_is_heard(box: Sandbox, submit_socket: Path) -> None:
+def test_an_answer_is_heard(box: Sandbox, submit_socket: Path, tmp_path: Path) -> None:
     """A daemon's sentence reaches the user of sbatch; the job's request reached the daemon."""
+    script = tmp_path / "train.sh"
+    script.write_text("#!/bin/sh\ntrue # my script\n")
     answer = {"v": 1, "message": "starts at once"}
     said = ""
     with Answering(submit_socket, lambda _line: json.dumps(answer).encode() + b"\n") as daemon:
         for _ in range(20):  # a busy machine may not answer within 20 ms every time
-            done = box.run("sbatch", "--hold", OURS, "--gpus=1", "--wrap=true # my script")
+            done = box.run("sbatch", "--hold", OURS, "--gpus=1", str(script), "--lr", "0.1")
             box.run("scancel", done.stdout.split()[-1])
             if said := done.stderr:
                 break
@@ -109,6 +111,7 @@ def test_an_answer_is_heard(box: Sandbox, submit_socket: Path) -> None:
     assert "[slipstream] starts at once" in said
     assert asked["gpus"] == {"per": "job", "count": 1}
     assert "# my script" in asked["script"]
+    assert asked["argv"] == [str(script), "--lr", "0.1"]
 
 
 def test_a_dead_scheduler_costs_nothing(box: Sandbox, submit_socket: Path) -> None:

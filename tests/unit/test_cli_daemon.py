@@ -122,6 +122,21 @@ def test_why_is_a_sentence_a_reason_and_a_story(rig: Served) -> None:
     assert lines[-1].endswith("a limit of its user, account, QOS or partition is reached")
 
 
+def test_why_shows_what_was_estimated(rig: Served) -> None:
+    """A line for people, all of it for programs; a job known only by its marker has none."""
+    rig.ask(submission(token(3), time_limit_s=600))
+    line = (
+        "  estimate: nothing like it has run here: it may take whole GPUs, for as long as its limit"
+    )
+    assert line in said(rig, "why", token(3)).splitlines()
+    told = json.loads(said(rig, "why", token(3), "--json"))["why"]["estimate"]
+    assert (told["basis"], told["runs"], told["gpus"]) == ("default", 0, 1)
+    assert (told["gpu_memory_mib"], told["run_s"], told["run_high_s"]) == (None, None, 600)
+    rig.tell(looked(11.0, sight("7", request(1))))
+    assert json.loads(said(rig, "why", "7", "--json"))["why"]["estimate"] is None
+    assert "estimate" not in said(rig, "why", "7")
+
+
 def test_why_of_a_training_job_says_how_far_it_is(rig: Served) -> None:
     """What its hooks told its node, by the number the node knows it by."""
     running = replace(sight("7_3", request(1), Standing.RUNNING), number=21)

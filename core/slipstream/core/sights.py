@@ -11,6 +11,7 @@ from enum import StrEnum
 
 # At run time too: the journal reads these classes back by their annotations.
 from slipstream.core.classes import JobClass, Per, Role  # noqa: TC001
+from slipstream.core.estimate import Estimate  # noqa: TC001
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +38,8 @@ class Request:
     partition: str = ""
     uid: int = 0
     name: str = ""
+    estimate: Estimate | None = None
+    """What it is thought to need; a marker does not tell."""
 
 
 class Standing(StrEnum):

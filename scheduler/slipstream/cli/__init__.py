@@ -7,6 +7,7 @@ from importlib.metadata import version
 
 import click
 
+from slipstream.cli.estimate import estimate
 from slipstream.cli.gpus import gpus
 from slipstream.cli.jobs import jobs
 from slipstream.cli.mode import mode
@@ -34,5 +35,5 @@ def main() -> None:
     """
 
 
-for command in (gpus, jobs, mode, replay, sandbox, scheduler, why):
+for command in (estimate, gpus, jobs, mode, replay, sandbox, scheduler, why):
     main.add_command(command)

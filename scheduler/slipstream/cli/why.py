@@ -43,6 +43,8 @@ def _lines(why: dict[str, Any]) -> list[str]:
         lines.append(f"  Slurm says: {why['slurm_says']}")
     if why["slurm_text"]:
         lines.append(f"  Slurm adds: {why['slurm_text']}")
+    if why["estimate"]:
+        lines.append(f"  estimate: {why['estimate']['text']}")
     if why["nodes"]:
         lines.append(f"  nodes: {', '.join(why['nodes'])}")
     if (told := why["training"]) and told["minibatch"]:

@@ -80,7 +80,7 @@ class SubmitSocket:
 
     def _said(self, line: bytes) -> bytes:
         try:
-            request = read_submission(line)
+            request = read_submission(line, self._engine.estimator)
         except MessageError as error:
             self._engine.counters.bad_submissions += 1
             _LOG.warning("a submission was not understood: %s", error)

@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from slipstream.core.answers import estimated
 from slipstream.core.reasons import SENTENCE, Reason, from_slurm
 from slipstream.core.records import Phase
 
@@ -64,9 +66,12 @@ def why(state: State, name: str) -> View | None:
         return None
     advice = state.advice.get(record.advice_key)
     sight = record.sight
+    request = state.requests.get(record.token)
+    estimate = request.estimate if request else None
     return {
         **job(state, record, _training(state)),
         "sentence": SENTENCE[record.reason],
+        "estimate": {**asdict(estimate), "text": estimated(estimate)} if estimate else None,
         "slurm_says": _slurm_says(record),
         "slurm_text": sight.slurm_text if sight else "",
         "advice": None

@@ -51,6 +51,7 @@ function M.question(request, plan)
     weight = flags.weight or 1,
     share = not flags.no_share,
     move = not flags.no_move,
+    argv = json.array(request.argv or {}),
     script = or_null(request.script and request.script:sub(1, SCRIPT_LIMIT)),
     work_dir = or_null(request.work_dir),
   }
@@ -59,7 +60,8 @@ end
 local function line_of(question)
   local line = json.encode(question) .. "\n"
   if #line > SIZE_LIMIT then
-    question.script = json.null -- what is full of odd bytes grows sixfold
+    -- What is full of odd bytes grows sixfold.
+    question.script, question.argv = json.null, json.array({})
     line = json.encode(question) .. "\n"
   end
   if #line > SIZE_LIMIT then error("the question is too long", 0) end

@@ -5,6 +5,7 @@ local tres = require "slipstream.tres"
 local M = {}
 
 local NO_VAL, NO_VAL16 = 4294967294, 65534
+local MOST_WORDS, MOST_WORD = 128, 128
 local GPU_FIELDS = {
   { per = "node", field = "tres_per_node" },
   { per = "task", field = "tres_per_task" },
@@ -29,6 +30,16 @@ local function text(job_desc, field)
   local value = get(job_desc, field)
   if type(value) ~= "string" or value == "" then return nil end
   return value
+end
+
+-- What was given with the script's name, or the command of srun.
+local function words(job_desc, field)
+  local found, value = {}, get(job_desc, field)
+  for _, word in ipairs(type(value) == "table" and value or {}) do
+    if #found == MOST_WORDS then break end
+    found[#found + 1] = tostring(word):sub(1, MOST_WORD)
+  end
+  return found
 end
 
 local function read_gpus(request, job_desc)
@@ -94,6 +105,7 @@ function M.read(job_desc)
     account = text(job_desc, "account"),
     qos = text(job_desc, "qos"),
     name = text(job_desc, "name"),
+    argv = words(job_desc, "argv"),
     script = text(job_desc, "script"),
     work_dir = text(job_desc, "work_dir"),
   }
