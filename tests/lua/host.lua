@@ -37,7 +37,7 @@ slurm = {
 
 local function unset(value) return value == nil or value == json.null end
 
-local function spank_of(lines)
+local function counted_from_0(lines)
   local by_number = {}
   for at, line in ipairs(lines or {}) do by_number[at - 1] = line end
   return by_number, #(lines or {})
@@ -52,7 +52,7 @@ local function job_desc_of(given, lines, broken)
   end
   for name in pairs(MEMORY) do kinds[name] = "number" end
   for name, value in pairs(given) do fields[name] = not unset(value) and value or nil end
-  fields.spank_job_env, fields.spank_job_env_size = spank_of(lines)
+  fields.spank_job_env, fields.spank_job_env_size = counted_from_0(lines)
   kinds.spank_job_env, kinds.spank_job_env_size = "read", "read"
   local environment = {}
   fields.environment = setmetatable({}, {
@@ -62,6 +62,7 @@ local function job_desc_of(given, lines, broken)
     end,
   })
   kinds.environment, kinds.argv = "read", "read"
+  fields.argv = given.argv and counted_from_0(given.argv)
   local function set(_, name, value)
     if name == broken or kinds[name] == nil or kinds[name] == "read" then
       error("bad field " .. name)

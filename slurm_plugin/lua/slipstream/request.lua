@@ -32,12 +32,14 @@ local function text(job_desc, field)
   return value
 end
 
--- What was given with the script's name, or the command of srun.
+-- The script with its arguments, or the command of srun. Slurm counts them from 0.
 local function words(job_desc, field)
   local found, value = {}, get(job_desc, field)
-  for _, word in ipairs(type(value) == "table" and value or {}) do
-    if #found == MOST_WORDS then break end
-    found[#found + 1] = tostring(word):sub(1, MOST_WORD)
+  if type(value) ~= "table" then return found end
+  local at = value[0] ~= nil and 0 or 1
+  while value[at] ~= nil and #found < MOST_WORDS do
+    found[#found + 1] = tostring(value[at]):sub(1, MOST_WORD)
+    at = at + 1
   end
   return found
 end
