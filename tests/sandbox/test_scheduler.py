@@ -168,6 +168,7 @@ def test_a_submission_is_answered_found_and_confirmed(rig: Rig, eventually: Even
     job = rig.sbatch("--gres=slot:1", number=1)
     assert eventually(lambda: rig.outcomes(1).get(Admit.__name__) is Outcome.DONE)
     assert eventually(lambda: rig.why(job)["reason"] == "running")
+    assert rig.why(job)["estimate"]["basis"] == "default"  # told at submission, and not forgotten
     assert rig.outcomes(1) == {
         "Admit": Outcome.DONE,
         "Advise": Outcome.DONE,
