@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a submission costs with Slipstream, on real Slurm: in the plugin and at the client.
 
-`make -s bench NAME=submit`. 500 held jobs from 8 parallel clients to each of four fresh clusters:
-plain Slurm, Slurm with empty Lua filters, Slurm with all of Slipstream, and that with the scheduler
-killed -9. They take turns, 100 submissions each, in an order that changes, so that drift of the
+`make -s bench NAME=submit`. 500 held jobs from 8 parallel clients to each of five fresh clusters:
+plain Slurm, Slurm with Slipstream, that with the scheduler killed -9, and two that show what the
+optional cli_filter costs (docs/submit-path.md): Slipstream with it, and Slurm with Lua that does
+nothing. They take turns, 100 submissions each, in an order that changes, so that drift of the
 machine cancels; who does not have its turn is stopped (SIGSTOP) and burdens nobody. Plain Slurm
 gets `SchedulerParameters=defer` too, which Slipstream needs: what is compared is Slipstream.
 Clients, controller and daemons share the machine: where it has few cores, the ratios are those of
@@ -16,9 +17,11 @@ The last line printed is one JSON object:
   log of slurmctld).
 * `throughput_ratio`, `dead_daemon_ratio`: jobs per second with us, and with the daemon dead,
   over jobs per second of plain Slurm; the median of the rounds, each against its own.
+* `cli_filter_ratio`: the same with us and `CliFilterPlugins=lua`, which only guests need that are
+  started by srun or ask for GPUs again in their steps.
 * `empty_lua_ratio`: the same for Slurm with a job_submit.lua and a cli_filter.lua that do nothing:
-  what Slurm itself takes for having them, before a line of ours runs. Part of the two above; most
-  of it is CPU time of every sbatch, which sets up Lua and a JSON serializer for cli_filter.
+  what Slurm itself takes for having them. Most of it is CPU time of every sbatch, which sets up Lua
+  and a JSON serializer for cli_filter.
 * `answered_pct`: submissions that got the daemon's answer within the plugin's deadline.
 """
 
@@ -64,6 +67,7 @@ class Phase(StrEnum):
     LUA = "without us, with empty job_submit.lua and cli_filter.lua"
     OURS = "with us"
     DEAD = "daemon dead"
+    FILTER = "with us and cli_filter"
 
 
 WITHOUT_US: Final = (Phase.STOCK, Phase.LUA)
@@ -98,9 +102,9 @@ def figures(rounds: list[dict[Phase, Seen]]) -> dict[str, object]:
     """What the rounds say together."""
     inside_ms = sorted(ms for one in rounds for ms in one[Phase.OURS].inside_ms)
     dead_ms = sorted(ms for one in rounds for ms in one[Phase.DEAD].inside_ms)
-    ours, dead, lua = (
+    ours, dead, filtered, lua = (
         [one[phase].per_s / one[Phase.STOCK].per_s for one in rounds]
-        for phase in (Phase.OURS, Phase.DEAD, Phase.LUA)
+        for phase in (Phase.OURS, Phase.DEAD, Phase.FILTER, Phase.LUA)
     )
     answered = sum(one[Phase.OURS].answered for one in rounds)
     return {
@@ -111,6 +115,7 @@ def figures(rounds: list[dict[Phase, Seen]]) -> dict[str, object]:
         "throughput_ratios": [round(one, 3) for one in ours],
         "dead_daemon_ratio": round(statistics.median(dead), 3),
         "dead_daemon_ratios": [round(one, 3) for one in dead],
+        "cli_filter_ratio": round(statistics.median(filtered), 3),
         "empty_lua_ratio": round(statistics.median(lua), 3),
         "answered_pct": round(100 * answered / (SUBMISSIONS * len(rounds)), 2),
         "dead_added_ms_p50": round(statistics.median(dead_ms), 3),
@@ -149,6 +154,8 @@ def _cluster(phase: Phase, home: Path, plugin_dir: str) -> Iterator[Sandbox]:
     with Sandbox.started(SHAPE, name=phase.name.lower(), home=home, **options) as sandbox:
         if stock:
             _prepare(sandbox, lua=phase is Phase.LUA)
+        elif phase is not Phase.FILTER:
+            _without_cli_filter(sandbox)
         if phase is Phase.DEAD:
             sandbox.kill("scheduler")
         try:
@@ -203,6 +210,13 @@ def _prepare(sandbox: Sandbox, *, lua: bool) -> None:
     shown = sandbox.run("scontrol", "show", "config").stdout
     if "defer" not in shown or lua != bool(re.search(r"JobSubmitPlugins\s*= lua", shown)):
         sys.exit(f"plain Slurm did not take its settings:\n{shown}")
+
+
+def _without_cli_filter(sandbox: Sandbox) -> None:
+    """As a site whose guests come by sbatch."""
+    conf = sandbox.layout.slurm_conf
+    conf.write_text(re.sub(r"^CliFilterPlugins=.*\n", "", conf.read_text(), flags=re.MULTILINE))
+    sandbox.run("scontrol", "reconfigure")
 
 
 def _submit_block(sandbox: Sandbox, flags: list[str]) -> float:

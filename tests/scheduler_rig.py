@@ -37,7 +37,6 @@ class Served:
     engine: Engine
     loop: asyncio.AbstractEventLoop
     entries: list[Entry] = field(default_factory=list)
-    nudges: list[None] = field(default_factory=list)
 
     def tell(self, *events: Event) -> None:
         """Events, in the loop's thread as always."""
@@ -84,29 +83,24 @@ def served(
 
 
 async def _serve(rig: Served, uids: frozenset[int]) -> Any:  # noqa: ANN401 (what stops it)
-    def nudge() -> None:
-        rig.nudges.append(None)
-
     def told(report: NodeReported) -> None:
         rig.engine.take(report)
 
-    submit = SubmitSocket(rig.engine, uids, nudge)
+    submit = SubmitSocket(rig.engine, uids)
     reports = EventSocket(rig.engine.counters, uids, told)
     app = Api(rig.engine, lambda: 0, uids, told).application()
     web = web_server(app)
     listener = peers.listen(rig.run_dir / "api.sock", 0o666)
     task = asyncio.create_task(web.serve([listener]))
-    servers = [
-        await submit.serve(peers.listen(rig.run_dir / "submit.sock", 0o600)),
-        await reports.serve(peers.listen(rig.run_dir / "events.sock", 0o600)),
-    ]
+    end_submissions = submit.serve(peers.listen(rig.run_dir / "submit.sock", 0o600))
+    server = await reports.serve(peers.listen(rig.run_dir / "events.sock", 0o600))
     while not web.started:  # noqa: ASYNC110 (uvicorn has no event for it)
         await asyncio.sleep(0.01)
 
     async def stop() -> None:
-        for server in servers:
-            server.close()
-            await server.wait_closed()
+        end_submissions()
+        server.close()
+        await server.wait_closed()
         web.should_exit = True
         await task
         listener.close()

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.unit, pytest.mark.timeout(30)]
 
 Told = list[tuple[Snapshot, Changes]]
-QUICK = Pace(fastest_s=0.01, slowest_s=0.05, growth=1.5, away_s=0.1)
+QUICK = Pace(fastest_s=0.01, changed_s=0.01, slowest_s=0.05, growth=1.5, away_s=0.1)
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from slipstream.slurm_plugin.pace import Outcome, Pace, Poll, next_delay_s
 
 pytestmark = pytest.mark.unit
 
-PACE = Pace(fastest_s=1, slowest_s=10, growth=2, away_s=60)
+PACE = Pace(fastest_s=0.5, changed_s=1, slowest_s=10, growth=2, away_s=60)
 
 
 def delays(outcome: Outcome, count: int, waited_s: float = 1.0) -> list[float]:
@@ -33,7 +33,7 @@ def test_a_change_makes_polls_fast_again() -> None:
 
 def test_a_controller_that_is_away_is_asked_ever_less() -> None:
     """Twice as long each time, up to a bound of its own."""
-    assert delays(Outcome.AWAY, 8) == [1, 2, 4, 8, 16, 32, 60, 60]
+    assert delays(Outcome.AWAY, 8) == [0.5, 1, 2, 4, 8, 16, 32, 60]
     assert next_delay_s(PACE, Poll(Outcome.AWAY, 0.1, 60, failures=10**6)) == 60
 
 
@@ -47,7 +47,8 @@ def test_polls_take_half_of_the_time_at_most(outcome: Outcome) -> None:
     "wrong",
     [
         {"fastest_s": 0},
-        {"fastest_s": 20, "slowest_s": 10},
+        {"fastest_s": 2, "changed_s": 1},
+        {"changed_s": 20, "slowest_s": 10},
         {"slowest_s": 100, "away_s": 60},
         {"growth": 1},
     ],

@@ -72,13 +72,12 @@ def wait_for(holds: Callable[[], bool]) -> None:
 
 
 def test_a_submission_is_answered_with_a_sentence(rig: Served) -> None:
-    """And admission and advice are on their way to the journal, and Slurm will be asked soon."""
+    """And admission and advice are on their way to the journal."""
     told = json.loads(rig.ask(submission(token(1))))
     assert told == {"v": 1, "message": "opportunistic guest, seats are free on n1."}
     (entry,) = rig.entries
     assert isinstance(entry.event, JobSubmitted)
     assert [type(one) for one in entry.commands] == [Admit, Advise]
-    assert rig.nudges
 
 
 def test_the_answer_comes_before_anybody_writes(tmp_path: Path) -> None:

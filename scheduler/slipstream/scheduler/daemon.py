@@ -140,7 +140,7 @@ class Daemon:
     async def _serve_sockets(self) -> None:
         run_dir, ending = self._settings.run_dir, self._ending
         assert ending is not None  # noqa: S101 (serve has set it)
-        submit = SubmitSocket(self._engine, self._trusted, self._poller.nudge)
+        submit = SubmitSocket(self._engine, self._trusted)
         reports = EventSocket(self._engine.counters, self._trusted, self._reported)
         app = Api(self._engine, self._enactor.behind, self._trusted, self._reported).application()
         listeners = [peers.listen(run_dir / "api.sock", _EVERYBODY)]
@@ -150,14 +150,12 @@ class Daemon:
         tasks = [asyncio.create_task(one.serve([listener])) for one, listener in web]
         tasks.append(asyncio.create_task(self._tick()))
         # Last: who finds this socket finds everything else.
-        servers = [
-            await reports.serve(peers.listen(run_dir / "events.sock", _ROOT_ONLY)),
-            await submit.serve(peers.listen(run_dir / "submit.sock", _ROOT_ONLY)),
-        ]
+        server = await reports.serve(peers.listen(run_dir / "events.sock", _ROOT_ONLY))
+        end_submissions = submit.serve(peers.listen(run_dir / "submit.sock", _ROOT_ONLY))
         _LOG.info("ready in %s, mode %s", run_dir, self._engine.machine.state.mode)
         await ending.event.wait()
-        for server in servers:
-            server.close()
+        end_submissions()
+        server.close()
         for one, _listener in web:
             one.should_exit = True
         tasks[-1].cancel()
@@ -171,7 +169,7 @@ class Daemon:
             except Exception:  # noqa: BLE001 (a bug of ours must not end all timers)
                 _LOG.exception("a tick failed")
                 self._engine.counters.machine_errors += 1
-            if self._engine.expecting:
+            if self._engine.expecting():
                 self._poller.nudge()
 
     def _reported(self, report: NodeReported) -> None:

@@ -32,7 +32,7 @@ _LOG = logging.getLogger(__name__)
 _MOST_AT_ONCE: Final = 1_000
 _TRIES: Final = 30
 _BETWEEN_TRIES_S: Final = 1.0
-_BREATH_S: Final = 0.02
+_BREATH_S: Final = 0.05
 """After a batch: what comes in a burst gathers meanwhile, what comes alone does not wait."""
 
 Result = tuple[int, Outcome, str]

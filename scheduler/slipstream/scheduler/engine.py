@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from slipstream.core.events import (
     CommandRefused,
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from slipstream.core.machine import Machine
 
 _LOG = logging.getLogger(__name__)
+_MOMENT_S: Final = 1.0
 
 
 @dataclass(slots=True)
@@ -138,7 +139,13 @@ class Engine:
             _LOG.warning("%s is gone: switched on again", self._disable_file)
             self.take(SwitchedOn(self._clock()))
 
-    @property
     def expecting(self) -> bool:
-        """Whether a job was announced that Slurm has not shown yet."""
-        return any(job.phase is Phase.SUBMITTED for job in self.machine.state.jobs.values())
+        """Whether a job was announced a moment ago that Slurm has not shown yet.
+
+        Not at once: a burst of submissions is read from the queue together.
+        """
+        before_s = self._clock() - _MOMENT_S
+        return any(
+            job.phase is Phase.SUBMITTED and job.since_s <= before_s
+            for job in self.machine.state.jobs.values()
+        )

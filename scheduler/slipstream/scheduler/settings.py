@@ -50,6 +50,7 @@ class Settings:
     lease_s: float = 60.0
     arrival_s: float = 60.0
     poll_fastest_s: float = 0.25
+    poll_changed_s: float = 2.0
     poll_slowest_s: float = 10.0
     poll_away_s: float = 10.0
     events_between_checkpoints: int = 50_000
@@ -74,6 +75,7 @@ class Settings:
         """How often Slurm is asked."""
         return Pace(
             fastest_s=self.poll_fastest_s,
+            changed_s=self.poll_changed_s,
             slowest_s=self.poll_slowest_s,
             away_s=self.poll_away_s,
         )

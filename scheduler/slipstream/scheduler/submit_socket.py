@@ -7,6 +7,7 @@ Whatever goes wrong here, the user's submission goes on: no answer is a good ans
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from typing import TYPE_CHECKING, Final
@@ -27,56 +28,91 @@ _PATIENCE_S: Final = 1.0
 """Lua gives up after 20 ms; who is slower than this is not Lua."""
 
 
-_BAD_MANNERS: Final = (
-    OSError,
-    TimeoutError,
-    ValueError,
-    asyncio.IncompleteReadError,
-    asyncio.LimitOverrunError,
-)
-
-
 class SubmitSocket:
-    """Serves submissions.
+    """Serves submissions, on bare sockets: transports would cost more than all that is done here.
 
     Args:
         engine: decides.
         trusted: uids that may ask.
-        nudge: called after each: Slurm will soon have a new job.
     """
 
-    def __init__(self, engine: Engine, trusted: frozenset[int], nudge: Callable[[], None]) -> None:
+    def __init__(self, engine: Engine, trusted: frozenset[int]) -> None:
         self._engine = engine
         self._trusted = trusted
-        self._nudge = nudge
 
-    async def serve(self, listener: socket.socket) -> asyncio.Server:
-        """Serve until the server is closed."""
-        return await asyncio.start_unix_server(self._met, sock=listener, limit=MOST_LINE_BYTES)
+    def serve(self, listener: socket.socket) -> Callable[[], None]:
+        """Serve from the running loop; returns what ends that."""
+        loop = asyncio.get_running_loop()
+        loop.add_reader(listener, self._met, listener)
 
-    async def _met(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            await self._answered(reader, writer)
-        except _BAD_MANNERS as error:
-            self._engine.counters.bad_submissions += 1
-            _LOG.warning("a submission was not answered: %r", error)
-        finally:
-            writer.close()
+        def close() -> None:
+            loop.remove_reader(listener)
+            listener.close()
 
-    async def _answered(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        uid = peers.uid_of(writer.get_extra_info("socket"))
+        return close
+
+    def _met(self, listener: socket.socket) -> None:
+        """All who wait at the door."""
+        with contextlib.suppress(BlockingIOError, ConnectionAbortedError):
+            while True:
+                peer, _ = listener.accept()
+                self._let_in(peer)
+
+    def _let_in(self, peer: socket.socket) -> None:
+        uid = peers.uid_of(peer)
         if uid not in self._trusted:
             self._engine.counters.strangers += 1
             _LOG.warning("uid %d tried to submit a request; only %s may", uid, set(self._trusted))
+            peer.close()
             return
-        async with asyncio.timeout(_PATIENCE_S):
-            line = await reader.readuntil(b"\n")
+        peer.setblocking(False)
+        asker = _Asker(peer, self._engine)
+        if not asker.hear():  # Lua has connected, and not yet written
+            asker.wait()
+
+
+class _Asker:
+    """One connection: one line, one answer."""
+
+    def __init__(self, peer: socket.socket, engine: Engine) -> None:
+        self._peer = peer
+        self._engine = engine
+        self._heard = b""
+        self._deadline: asyncio.TimerHandle | None = None
+
+    def wait(self) -> None:
+        """Hear it when it speaks, and not for ever."""
+        loop = asyncio.get_running_loop()
+        self._deadline = loop.call_later(_PATIENCE_S, self._leave, "it was silent")
+        loop.add_reader(self._peer, self.hear)
+
+    def hear(self) -> bool:
+        """Answer if the line is there; whether it is over."""
+        try:
+            data = self._peer.recv(MOST_LINE_BYTES)
+        except BlockingIOError:
+            return False
+        except OSError as error:
+            return self._leave(str(error))
+        self._heard += data
+        if b"\n" in self._heard:
+            return self._answer(self._heard.partition(b"\n")[0])
+        if not data or len(self._heard) > MOST_LINE_BYTES:
+            return self._leave("no line, or one without end")
+        return False
+
+    def _answer(self, line: bytes) -> bool:
         began_s = time.perf_counter()
-        writer.write(self._said(line))
-        self._count(time.perf_counter() - began_s)
-        async with asyncio.timeout(_PATIENCE_S):
-            await writer.drain()
-        self._nudge()
+        said = self._said(line)
+        try:
+            self._peer.send(said)  # an answer fits into any socket's buffer
+        except OSError as error:
+            return self._leave(str(error))
+        took_s = time.perf_counter() - began_s
+        counters = self._engine.counters
+        counters.answer_s_sum += took_s
+        counters.answer_s_max = max(counters.answer_s_max, took_s)
+        return self._close()
 
     def _said(self, line: bytes) -> bytes:
         try:
@@ -88,7 +124,15 @@ class SubmitSocket:
         commands = self._engine.submit(JobSubmitted(time.time(), request))
         return answer(next((one.message for one in commands if isinstance(one, Admit)), ""))
 
-    def _count(self, took_s: float) -> None:
-        counters = self._engine.counters
-        counters.answer_s_sum += took_s
-        counters.answer_s_max = max(counters.answer_s_max, took_s)
+    def _leave(self, why: str) -> bool:
+        """Without an answer: it may be Lua, and we too slow."""
+        self._engine.counters.bad_submissions += 1
+        _LOG.warning("a submission was not answered: %s", why)
+        return self._close()
+
+    def _close(self) -> bool:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            asyncio.get_running_loop().remove_reader(self._peer)
+        self._peer.close()
+        return True

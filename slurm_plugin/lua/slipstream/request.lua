@@ -13,9 +13,11 @@ local GPU_FIELDS = {
   { per = "job", field = "tres_per_job" },
 }
 
+local function index(job_desc, field) return job_desc[field] end
+
 -- A field this Slurm does not have is a field nobody has set.
 local function get(job_desc, field)
-  local ok, value = pcall(function() return job_desc[field] end)
+  local ok, value = pcall(index, job_desc, field)
   if ok then return value end
   return nil
 end

@@ -32,19 +32,21 @@ class Poll:
 class Pace:
     """The bounds between which polls slow down and speed up.
 
-    After a change, or when somebody knows that one is due (a nudge), the next poll comes after
-    `fastest_s`. Each quiet poll makes the next wait longer, up to `slowest_s`. While slurmctld is
-    away waits double from `fastest_s` up to `away_s`.
+    When somebody knows that a change is due (a nudge), the next poll comes after `fastest_s`, after
+    a change of which nobody knew after `changed_s`. Each quiet poll makes the next wait longer, up
+    to `slowest_s`. While slurmctld is away waits double from `fastest_s` up to `away_s`.
     """
 
     fastest_s: float = 1.0
+    changed_s: float = 1.0
     slowest_s: float = 10.0
     growth: float = 1.5
     away_s: float = 60.0
 
     def __post_init__(self) -> None:
-        if not 0 < self.fastest_s <= self.slowest_s <= self.away_s:
-            raise ValueError(f"{self}: it must be 0 < fastest_s ≤ slowest_s ≤ away_s")
+        bounds_s = (self.fastest_s, self.changed_s, self.slowest_s, self.away_s)
+        if self.fastest_s <= 0 or list(bounds_s) != sorted(bounds_s):
+            raise ValueError(f"{self}: it must be 0 < fastest_s ≤ changed_s ≤ slowest_s ≤ away_s")
         if self.growth <= 1:
             raise ValueError(f"{self}: growth must be above 1")
 
@@ -56,9 +58,9 @@ def next_delay_s(pace: Pace, last: Poll) -> float:
     """
     match last.outcome:
         case Outcome.CHANGED:
-            delay_s = pace.fastest_s
+            delay_s = pace.changed_s
         case Outcome.QUIET:
-            delay_s = min(max(last.waited_s, pace.fastest_s) * pace.growth, pace.slowest_s)
+            delay_s = min(max(last.waited_s, pace.changed_s) * pace.growth, pace.slowest_s)
         case Outcome.AWAY:
             doubled = 1 << min(max(last.failures - 1, 0), 30)  # beyond any bound by then
             delay_s = min(pace.fastest_s * doubled, pace.away_s)
