@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 import time
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -91,6 +92,7 @@ HOSTILE = {
     "options": "python t.py " + "--a=1 " * (MIB // 6),
     "different options": "python t.py " + " ".join(f"--aB{n}=${{v:-x}}" for n in range(40_000)),
     "values that may hold a secret": "python t.py " + f"--x :{'a' * 120} " * (MIB // 127),
+    "all arguments again and again": "python t.py " + '"$@" ' * (MIB // 5),
     "zeros": "\0" * MIB,
     "binary": bytes(range(256)).decode("latin-1") * (MIB // 256),
 }
@@ -102,14 +104,18 @@ def bounded(found: Features) -> None:
     assert all(math.isfinite(number) for number in found.numbers.values())
     assert all(len(word) <= MOST_WORD for word in found.words.values())
     assert all(len(name) <= MOST_NAME + 9 for name in (*found.numbers, *found.words))
+    assert len(found.family) <= MOST_WORD + 20
     assert all(0 <= number < 1 << 32 for number in found.categories.values())
 
 
-@given(SCRIPTS, WORDS, HINTS)
+@given(SCRIPTS, WORDS, HINTS, st.text())
 @settings(max_examples=400)
-def test_no_script_raises(script: str, words: tuple[str, ...], hints: dict[str, str]) -> None:
+def test_no_script_raises(
+    script: str, words: tuple[str, ...], hints: dict[str, str], name: str
+) -> None:
     """Neither do the features, nor the estimate."""
-    clues = Clues(request=request(), script=script, arguments=words, hints=hints)
+    asked = replace(request(), name=name * 50, partition=name * 50)
+    clues = Clues(request=asked, script=script, arguments=words, hints=hints, account=name * 50)
     bounded(read(clues))
     estimator = Estimator()
     assert estimator.of(clues).basis is Basis.DEFAULT
@@ -147,7 +153,7 @@ def test_a_secret_leaves_no_trace(name: str, form: str, around: list[str]) -> No
 @pytest.mark.parametrize("kind", HOSTILE)
 def test_a_hostile_script_costs_little(kind: str) -> None:
     """At most 2 ms; the best of some tries, for the machine has other work as well."""
-    clues = Clues(request=request(), script=HOSTILE[kind])
+    clues = Clues(request=request(), script=HOSTILE[kind], arguments=("--x",) * 128)
     took_s = []
     for _ in range(20):
         main_command.cache_clear()

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 
@@ -226,6 +227,8 @@ def test_a_family_is_a_program_of_a_user() -> None:
     assert one.family == other.family == "0/t.py"
     assert features("true").family == "0/true"
     assert read(Clues(request=request())).family == "0/"
+    named = replace(request(), name="HF_TOKEN=hunter2")
+    assert read(Clues(request=named)).family == "0/"
 
 
 @pytest.mark.parametrize(

@@ -87,11 +87,10 @@ def read(clues: Clues) -> Features:
     found.put_all("arg.", _options(arguments[:_MOST_ARGUMENTS]))
     found.put_all("launch.", _options(launch[:_MOST_LAUNCH_WORDS], by_place=False))
     found.put_all("env.", islice(command.environment.items(), _MOST_ENVIRONMENT))
-    known_by = program or _DIGITS.sub("#", clues.request.name)
-    found.words["program"] = known_by
-    return Features(
-        family=f"{clues.request.uid}/{known_by}", numbers=found.numbers, words=found.words
-    )
+    known_by = program or _DIGITS.sub("#", clues.request.name[:MOST_WORD])
+    found.words["program"] = "" if holds_secret(known_by) else known_by
+    family = f"{clues.request.uid}/{found.words['program']}"
+    return Features(family=family, numbers=found.numbers, words=found.words)
 
 
 class _Found:

@@ -129,7 +129,7 @@ class _Reader:
         for word in raw:
             bare = _bare(word)
             if bare in _ALL_ARGUMENTS:
-                words += self._arguments
+                words += self._arguments[: _MOST_WORDS - len(words)]
             else:
                 words.append(self._filled(bare) if "$" in bare else bare)
         return tuple(words)
