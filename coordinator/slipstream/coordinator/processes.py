@@ -3,8 +3,18 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class Kin:
+    """What a process is called, who started it, and whose it is."""
+
+    name: str
+    parent: int
+    uid: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -12,6 +22,20 @@ class ProcFs:
     """The folder that the kernel fills; a test may give another."""
 
     root: Path = Path("/proc")
+
+    def pids(self) -> set[int]:
+        """Every process there is now."""
+        return {int(name) for name in os.listdir(self.root) if name.isdigit()}  # noqa: PTH208 (Path is ten times slower)
+
+    def kin(self, pid: int) -> Kin | None:
+        """Where it belongs; None if it is gone."""
+        try:
+            text = (self.root / str(pid) / "status").read_text(errors="replace")
+        except OSError:
+            return None
+        told = dict(line.partition(":")[::2] for line in text.splitlines())
+        # By its real user: the folder of a process that may not be traced is root's.
+        return Kin(told["Name"].strip(), int(told["PPid"]), int(told["Uid"].split()[0]))
 
     def started_ticks(self, pid: int) -> int:
         """When it started, or 0 if there is none or only its zombie."""
@@ -34,6 +58,14 @@ class ProcFs:
         except OSError:
             return None
 
+    def title(self, pid: int) -> str:
+        """Its command line as it shows itself; empty if that cannot be read."""
+        try:
+            raw = (self.root / str(pid) / "cmdline").read_bytes()
+        except OSError:
+            return ""
+        return raw.replace(b"\0", b" ").decode(errors="replace").strip()
+
     def environment(self, pid: int) -> dict[str, str]:
         """What it was started with; empty if that cannot be read."""
         try:
@@ -44,14 +76,20 @@ class ProcFs:
         return {name: value for name, equals, value in pairs if equals}
 
 
-_OWNED = ("SLURM_STEP_GPUS", "SLURM_JOB_GPUS", "CUDA_VISIBLE_DEVICES")
-"""Slurm's own numbers come first: CUDA's count from 0 where devices are constrained."""
+def gpus_held(step: str, environment: dict[str, str]) -> tuple[int, ...]:
+    """The indices of the GPUs that Slurm gave to a task of this step; none if nothing says so.
+
+    A step inherits its script's SLURM_JOB_GPUS, also on other nodes, where they mean nothing; a
+    script submitted from inside a step may have that one's SLURM_STEP_GPUS. CUDA_VISIBLE_DEVICES
+    is no word of Slurm's: a user may set it, and a guest has it too.
+    """
+    name = "SLURM_JOB_GPUS" if step == "batch" else "SLURM_STEP_GPUS"
+    return indices(environment.get(name, ""))
 
 
-def gpus_named(environment: dict[str, str]) -> tuple[int, ...] | None:
-    """The indices of the GPUs that Slurm gave a job, or None if nothing says so (yet)."""
-    for name in _OWNED:
-        words = environment.get(name, "").split(",")
-        if all(word.isascii() and word.isdigit() for word in words):
-            return tuple(dict.fromkeys(int(word) for word in words))
-    return None
+def indices(text: str) -> tuple[int, ...]:
+    """GPUs as Slurm and CUDA list them, "0,2"; none if it is no such list."""
+    words = text.split(",")
+    if not all(word.isascii() and word.isdigit() for word in words):
+        return ()
+    return tuple(dict.fromkeys(int(word) for word in words))
