@@ -67,8 +67,10 @@ def owns(box: Sandbox, job: str, *gpus: int) -> bool:
 @contextlib.contextmanager
 def interactive(box: Sandbox, *argv: str) -> Iterator[None]:
     """Srun or salloc, for the length of a `with`."""
-    words = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL}
-    process = subprocess.Popen(argv, env=box.environment, stderr=subprocess.DEVNULL, **words)
+    nothing = subprocess.DEVNULL
+    process = subprocess.Popen(
+        argv, env=box.environment, stdin=nothing, stdout=nothing, stderr=nothing
+    )
     try:
         yield
     finally:

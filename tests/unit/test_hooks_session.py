@@ -106,7 +106,12 @@ def test_a_guest_that_is_stopped_stands_still_until_it_may_go_on(make: Make) -> 
     session, seen = make(Role.GUEST)
     session.boundary()
     seen.direct(STAND)
-    training = threading.Thread(target=lambda: [session.boundary() for _ in range(3)])
+
+    def train() -> None:
+        for _ in range(3):
+            session.boundary()
+
+    training = threading.Thread(target=train)
     training.start()
     assert _phase_becomes(seen, Phase.STANDING_STILL)
     time.sleep(0.3)
