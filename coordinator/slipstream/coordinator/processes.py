@@ -4,8 +4,14 @@
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
+
+_KIN = re.compile(
+    rb"^Name:\t(?P<name>[^\n]*)\n.*?^PPid:\t(?P<parent>\d+)\n.*?^Uid:\t(?P<uid>\d+)",
+    re.DOTALL | re.MULTILINE,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,27 +31,21 @@ class ProcFs:
 
     def pids(self) -> set[int]:
         """Every process there is now."""
-        return {int(name) for name in os.listdir(self.root) if name.isdigit()}  # noqa: PTH208 (Path is ten times slower)
+        return {int(name) for name in os.listdir(self.root) if name.isdigit()}  # noqa: PTH208 (as quick as can be)
 
     def kin(self, pid: int) -> Kin | None:
         """Where it belongs; None if it is gone."""
-        try:
-            text = (self.root / str(pid) / "status").read_text(errors="replace")
-        except OSError:
-            return None
-        told = dict(line.partition(":")[::2] for line in text.splitlines())
         # By its real user: the folder of a process that may not be traced is root's.
-        return Kin(told["Name"].strip(), int(told["PPid"]), int(told["Uid"].split()[0]))
+        told = _KIN.search(self._read(pid, "status"))
+        if told is None:
+            return None
+        return Kin(told["name"].decode(errors="replace"), int(told["parent"]), int(told["uid"]))
 
     def started_ticks(self, pid: int) -> int:
         """When it started, or 0 if there is none or only its zombie."""
-        try:
-            text = (self.root / str(pid) / "stat").read_text()
-        except OSError:
-            return 0
         # The name in parentheses may hold spaces and parentheses: fields begin after the last one.
-        fields = text.rpartition(")")[2].split()
-        return 0 if fields[0] == "Z" else int(fields[19])
+        fields = self._read(pid, "stat").rpartition(b")")[2].split()
+        return 0 if not fields or fields[0] == b"Z" else int(fields[19])
 
     def lives(self, pid: int, started_ticks: int) -> bool:
         """Whether it is still the one that was meant."""
@@ -60,20 +60,21 @@ class ProcFs:
 
     def title(self, pid: int) -> str:
         """Its command line as it shows itself; empty if that cannot be read."""
-        try:
-            raw = (self.root / str(pid) / "cmdline").read_bytes()
-        except OSError:
-            return ""
-        return raw.replace(b"\0", b" ").decode(errors="replace").strip()
+        return self._read(pid, "cmdline").replace(b"\0", b" ").decode(errors="replace").strip()
 
     def environment(self, pid: int) -> dict[str, str]:
         """What it was started with; empty if that cannot be read."""
-        try:
-            raw = (self.root / str(pid) / "environ").read_bytes()
-        except OSError:
-            return {}
-        pairs = (entry.partition("=") for entry in raw.decode(errors="replace").split("\0"))
+        text = self._read(pid, "environ").decode(errors="replace")
+        pairs = (entry.partition("=") for entry in text.split("\0"))
         return {name: value for name, equals, value in pairs if equals}
+
+    def _read(self, pid: int, name: str) -> bytes:
+        try:
+            # A node may have thousands of processes, and pathlib takes thrice as long.
+            with open(f"{self.root}/{pid}/{name}", "rb", buffering=0) as file:  # noqa: PTH123
+                return file.read()
+        except OSError:
+            return b""
 
 
 def gpus_held(step: str, environment: dict[str, str]) -> tuple[int, ...]:
