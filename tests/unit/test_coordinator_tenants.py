@@ -102,7 +102,7 @@ def test_tasks_of_one_job_hold_what_they_hold_together(tree: Tree, tenants: Tena
         ("0", {"SLURM_JOB_GPUS": "0"}, set()),
         ("batch", {"SLURM_JOB_GPUS": "1", "SLURM_STEP_GPUS": "0", "SLURM_STEP_ID": "0"}, {1}),
         ("batch", {"CUDA_VISIBLE_DEVICES": "0"}, set()),
-        ("interactive", {"SLURM_STEP_GPUS": "3"}, {3}),
+        ("interactive", {"SLURM_JOB_GPUS": "3", "SLURM_STEP_ID": "4294967290"}, {3}),
     ],
 )
 def test_what_was_inherited_does_not_count(

@@ -84,7 +84,8 @@ def gpus_held(step: str, environment: dict[str, str]) -> tuple[int, ...]:
     script submitted from inside a step may have that one's SLURM_STEP_GPUS. CUDA_VISIBLE_DEVICES
     is no word of Slurm's: a user may set it, and a guest has it too.
     """
-    name = "SLURM_JOB_GPUS" if step == "batch" else "SLURM_STEP_GPUS"
+    is_script = step in ("batch", "interactive")
+    name = "SLURM_JOB_GPUS" if is_script else "SLURM_STEP_GPUS"
     return indices(environment.get(name, ""))
 
 
