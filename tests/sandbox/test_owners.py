@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import shlex
 import subprocess
 import time
 from typing import TYPE_CHECKING
@@ -11,18 +12,23 @@ from typing import TYPE_CHECKING
 import pytest
 
 from sandbox.jobs import OURS, sbatch
-from sandbox.trainings import minibatches, slipstream, trains, why
+from sandbox.trainings import TRAIN, TRAINING, minibatches, slipstream, trains, why
+from slipstream.coordinator import blocks
 from slipstream.sandbox import Sandbox, Shape
+from slipstream.wire.control_block import Phase
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
+
+    from slipstream.wire.control_block import Progress
 
     Eventually = Callable[[Callable[[], bool]], bool]
 
 pytestmark = [pytest.mark.sandbox, pytest.mark.timeout(180)]
 
 GUEST = (OURS, "--gres=gpu:1", "--cpus-per-task=1")
+DDP = (TRAINING[0], str(TRAIN.with_name("ddp.py")), *TRAINING[2:])
 STILL_S = 2.0
 """How long a guest is watched that must not move; a mini-batch of it takes 24 ms."""
 
@@ -152,6 +158,31 @@ def test_a_guest_stands_still_while_an_owner_without_hooks_is_on_its_gpu(
     assert far() == stopped_at
     box.run("scancel", owner)
     assert eventually(lambda: minibatches(tmp_path / "guest") > stopped_at + 10)
+
+
+def test_ranks_of_a_guest_stop_after_the_same_mini_batch(
+    box: Sandbox, tmp_path: Path, eventually: Eventually
+) -> None:
+    """Two of them that train together, each with a page of its own; then they go on together."""
+    words = (OURS, "--gpus=2", "--ntasks=2", "--nodes=1")
+    guest = sbatch(box, tmp_path / "guest", *words, script=f"srun {shlex.join(DDP)}")
+
+    def ranks() -> list[Progress]:
+        pages = list(blocks.found(box.layout.run / "n1" / "blocks"))
+        for page in pages:
+            page.forget()
+        mine = [page for page in pages if str(page.identity.job_id) == guest]
+        return [page.progress for page in mine if page.identity.step == "0"]
+
+    def far(more_than: int) -> bool:
+        return len(ranks()) == 2 and all(one.minibatches > more_than for one in ranks())
+
+    assert eventually(lambda: far(5)), (tmp_path / "guest").read_text()
+    owner = waits(box, tmp_path / "owner", "--gres=gpu:2")
+    assert eventually(lambda: {one.phase for one in ranks()} == {Phase.STANDING_STILL}), ranks()
+    (stopped_at,) = {one.minibatches for one in ranks()}
+    box.run("scancel", owner)
+    assert eventually(lambda: far(stopped_at + 5)), ranks()
 
 
 def test_a_guest_goes_on_when_the_owner_has_attached_its_hooks(
