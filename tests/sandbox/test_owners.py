@@ -134,7 +134,7 @@ def test_a_guest_without_a_gpu_to_join_stands_still_until_the_owner_ends(
     assert eventually(lambda: why(box, guest).get("stands_for") == sentence), why(box, guest)
     time.sleep(STILL_S)
     told = why(box, guest)
-    assert (told["phase"], told["training"]["phase"]) == ("running", "standing_still")
+    assert (told["phase"], told["training"]["phase"]) == ("running", "paused")
     assert (told["training"]["minibatch"], minibatches(tmp_path / "guest")) == (0, 0)
     box.run("scancel", owner)
     assert eventually(lambda: minibatches(tmp_path / "guest") > 5)
@@ -179,7 +179,7 @@ def test_ranks_of_a_guest_stop_after_the_same_mini_batch(
 
     assert eventually(lambda: far(5)), (tmp_path / "guest").read_text()
     owner = waits(box, tmp_path / "owner", "--gres=gpu:2")
-    assert eventually(lambda: {one.phase for one in ranks()} == {Phase.STANDING_STILL}), ranks()
+    assert eventually(lambda: {one.phase for one in ranks()} == {Phase.PAUSED}), ranks()
     (stopped_at,) = {one.minibatches for one in ranks()}
     box.run("scancel", owner)
     assert eventually(lambda: far(stopped_at + 5)), ranks()

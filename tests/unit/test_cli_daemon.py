@@ -154,7 +154,7 @@ def test_why_of_a_guest_that_stands_still_says_for_whom(rig: Served) -> None:
         at_s=1.0,
         node="n2",
         gpus=(GpuUse(index=0, takes_guests=False), shut),
-        jobs=(Training(ref="21", phase="standing_still"),),
+        jobs=(Training(ref="21", phase="paused"),),
     )
     rig.tell(looked(11.0, guest, owner), stands)
     sentence = "  waits for GPU 1 of n2: its owner, job 4_1, takes no guests"

@@ -121,7 +121,7 @@ def test_another_users_process_does_not_keep_a_seat() -> None:
 def test_a_guest_is_stopped_and_goes_on_again() -> None:
     """Each time with a new epoch, and not told twice."""
     stop = order(Directive(epoch=3), [Progress(minibatches=9)], stands=True)
-    assert stop == Directive(epoch=4, request=Request.STAND_STILL)
+    assert stop == Directive(epoch=4, request=Request.PAUSE)
     assert order(stop, [], stands=True) is stop
     assert order(stop, [], stands=False) == Directive(epoch=5)
 

@@ -111,7 +111,7 @@ def test_a_guest_beside_an_unflagged_owner_is_stopped_and_goes_on(slurm: Slurm) 
     owner = slurm.start(5, SLURM_JOB_GPUS="0,1")
     assert eventually(lambda: shut(node) == "0,1"), node.log()
     page = Path(told(node.ask(job=7))["SLIPSTREAM_CONTROL"])
-    assert directive(page).request == Request.STAND_STILL
+    assert directive(page).request == Request.PAUSE
     found = node.metrics()
     assert found["slipstream_guests_stopped_total"] == 1
     assert found['slipstream_gpu_takes_guests{gpu="0"}'] == 0
@@ -119,7 +119,7 @@ def test_a_guest_beside_an_unflagged_owner_is_stopped_and_goes_on(slurm: Slurm) 
     node.kill()
     node.start()
     time.sleep(0.5)
-    assert directive(page) == Directive(epoch=1, request=Request.STAND_STILL)
+    assert directive(page) == Directive(epoch=1, request=Request.PAUSE)
     slurm.end(owner)
     assert eventually(lambda: directive(page) == Directive(epoch=2))
     assert eventually(lambda: shut(node) == "")
@@ -146,7 +146,7 @@ def test_a_site_may_let_guests_join_owners_without_hooks(slurm: Slurm) -> None:
     assert eventually(lambda: shut(node) == "1")
     answer = told(node.ask(job=7))
     assert answer["CUDA_VISIBLE_DEVICES"] == "0"
-    assert directive(Path(answer["SLIPSTREAM_CONTROL"])).request == Request.NOTHING
+    assert directive(Path(answer["SLIPSTREAM_CONTROL"])).request == Request.NONE
 
 
 def test_guests_join_an_owner_whose_hooks_are_attached(slurm: Slurm) -> None:
@@ -182,7 +182,7 @@ def test_guests_that_were_bound_meanwhile_are_adopted(slurm: Slurm) -> None:
 def test_a_directive_is_recalled_by_the_next_coordinator(tmp_path: Path) -> None:
     """Also one whose writer was killed half-way, which then asked for nothing."""
     identity = Identity(7, "batch", 0, os.getuid(), Role.GUEST, "shared", "t", ("a",), 1, 1)
-    stop = Directive(epoch=4, request=Request.STAND_STILL, armed_for_minibatch=9)
+    stop = Directive(epoch=4, request=Request.PAUSE, armed_for_minibatch=9)
     blocks.create(tmp_path, identity, lease_until_ns=1, directive=stop)
     (found,) = blocks.found(tmp_path)
     assert found.directive == stop

@@ -80,8 +80,8 @@ def test_boundaries_are_counted_and_timed(make: Make) -> None:
 def test_before_the_first_boundary_a_training_loads(make: Make) -> None:
     """An owner says what it can do; a guest can pass the baton, too."""
     for role, able in (
-        (Role.OWNER, Capability.BOUNDARIES | Capability.STAND_STILL),
-        (Role.GUEST, Capability.BOUNDARIES | Capability.STAND_STILL | Capability.BATON),
+        (Role.OWNER, Capability.BOUNDARIES | Capability.PAUSE),
+        (Role.GUEST, Capability.BOUNDARIES | Capability.PAUSE | Capability.BATON),
     ):
         _, seen = make(role, task=int(role))
         seen.refresh()
@@ -98,7 +98,7 @@ def test_a_directive_is_read_at_the_next_boundary(make: Make) -> None:
     assert seen.progress.directive_epoch == 9
 
 
-STAND = Directive(epoch=1, request=Request.STAND_STILL)
+STAND = Directive(epoch=1, request=Request.PAUSE)
 
 
 def test_a_guest_that_is_stopped_stands_still_until_it_may_go_on(make: Make) -> None:
@@ -113,7 +113,7 @@ def test_a_guest_that_is_stopped_stands_still_until_it_may_go_on(make: Make) -> 
 
     training = threading.Thread(target=train)
     training.start()
-    assert _phase_becomes(seen, Phase.STANDING_STILL)
+    assert _phase_becomes(seen, Phase.PAUSED)
     time.sleep(0.3)
     seen.refresh()
     assert (seen.progress.minibatches, seen.progress.directive_epoch) == (2, 1)
@@ -130,7 +130,7 @@ def test_a_guest_that_may_not_start_stands_still_before_its_first_mini_batch(mak
     seen.direct(STAND)
     beginning = threading.Thread(target=session.begin)
     beginning.start()
-    assert _phase_becomes(seen, Phase.STANDING_STILL)
+    assert _phase_becomes(seen, Phase.PAUSED)
     seen.direct(Directive(epoch=2))
     beginning.join(5)
     assert not beginning.is_alive()
@@ -141,13 +141,13 @@ def test_a_guest_that_may_not_start_stands_still_before_its_first_mini_batch(mak
 def test_a_guest_stands_still_after_the_mini_batch_it_is_asked_for(make: Make) -> None:
     """So that the ranks of one job stop together."""
     session, seen = make(Role.GUEST)
-    seen.direct(Directive(epoch=1, request=Request.STAND_STILL, armed_for_minibatch=3))
+    seen.direct(Directive(epoch=1, request=Request.PAUSE, armed_for_minibatch=3))
     session.begin()
     session.boundary()
     session.boundary()
     training = threading.Thread(target=session.boundary)
     training.start()
-    assert _phase_becomes(seen, Phase.STANDING_STILL)
+    assert _phase_becomes(seen, Phase.PAUSED)
     seen.refresh()
     assert seen.progress.minibatches == 3
     seen.direct(Directive(epoch=2))
@@ -170,13 +170,13 @@ def test_a_guest_that_stands_still_passes_the_baton_when_the_lease_is_lost(make:
     training = threading.Thread(target=train)
     training.start()
     try:
-        assert _phase_becomes(seen, Phase.STANDING_STILL)
+        assert _phase_becomes(seen, Phase.PAUSED)
         seen.renew_lease(1)
         assert _phase_becomes(seen, Phase.TRAINING)
         assert seen.progress.leases_lost == 1
         assert seen.progress.baton_waited_ns > 0
         seen.renew_lease(FOREVER_NS)
-        assert _phase_becomes(seen, Phase.STANDING_STILL)
+        assert _phase_becomes(seen, Phase.PAUSED)
     finally:
         stop.set()
         seen.direct(Directive(epoch=2))

@@ -270,7 +270,7 @@ class Coordinator:
         )
         shut = joining.closed(self.owned, seat)
         order = joining.order(before, (block.progress for block in pages), stands=bool(shut))
-        if order is not before and order.request == Request.STAND_STILL:
+        if order is not before and order.request == Request.PAUSE:
             self.times_stopped += 1
             _log.warning(
                 "guest %d stands still: job %d, the owner of %s, takes no guests",

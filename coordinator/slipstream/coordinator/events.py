@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 VERSION: Final = 1
 HEARTBEAT_S: Final = 5.0
 _SEND_WITHIN_S: Final = 1.0
-_BUSY: Final = (Phase.TRAINING, Phase.WAITING_FOR_BATON, Phase.STANDING_STILL)
+_BUSY: Final = frozenset(Phase) - {*(Phase.UNCLAIMED, Phase.IMPORTING, Phase.LOADING, Phase.ENDED)}
 
 
 def event(
@@ -74,7 +74,29 @@ def job_report(job_id: int, pages: Iterable[Progress], *, left: bool = False) ->
         "phase": _phase(told, left=left).name.lower(),
         "minibatch": min((page.minibatches for page in told), default=0),
         "minibatch_ms": max((page.minibatch_ns for page in told), default=0) / 1e6,
+        **_phases(told),
     }
+
+
+def _phases(told: Iterable[Progress]) -> dict[str, float]:
+    """How long the job's slowest process launched, trained and saved, as far as it has come."""
+    times_ns: dict[str, list[int]] = {}
+    for page in told:
+        if page.imported_ns:
+            times_ns.setdefault("import_s", []).append(page.imported_ns - page.attached_ns)
+        if page.first_boundary_ns:
+            launch_ns = page.first_boundary_ns - page.started_ns - page.gated_ns
+            times_ns.setdefault("launch_s", []).append(launch_ns)
+            times_ns.setdefault("train_s", []).append(_trained_ns(page))
+            times_ns.setdefault("save_s", []).append(page.saving_ns)
+    # Users may write anything into their pages: a time that cannot be is 0.
+    return {name: round(max(0, *all_ns) / 1e9, 3) for name, all_ns in times_ns.items()}
+
+
+def _trained_ns(page: Progress) -> int:
+    away_ns = page.saving_ns + page.baton_waited_ns + page.parked_ns
+    away_ns += page.paused_ns - page.gated_ns
+    return page.last_boundary_ns - page.first_boundary_ns - away_ns
 
 
 def _phase(told: Iterable[Progress], *, left: bool) -> Phase:

@@ -102,7 +102,7 @@ def order(before: Directive, pages: Iterable[Progress], *, stands: bool) -> Dire
     Ranks that train together stop after the same mini-batch, else one would wait in a collective
     for another that stands still.
     """
-    request = Request.STAND_STILL if stands else Request.NOTHING
+    request = Request.PAUSE if stands else Request.NONE
     if before.request == request:
         return before
     done = [one.minibatches for one in pages if one.minibatches and one.phase != Phase.ENDED]

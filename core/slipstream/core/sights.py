@@ -121,3 +121,10 @@ class Training:
     phase: str = ""
     minibatch: int | None = None
     minibatch_ms: float | None = None
+    import_s: float | None = None
+    """How long the import of torch took."""
+    launch_s: float | None = None
+    """From the start of its process to the end of its first mini-batch."""
+    train_s: float | None = None
+    """From then to its latest, less what it waited and saved."""
+    save_s: float | None = None

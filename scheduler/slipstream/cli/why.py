@@ -52,6 +52,11 @@ def _lines(why: dict[str, Any]) -> list[str]:
     if (told := why["training"]) and told["minibatch"]:
         pace = f", {told['minibatch_ms']:.0f} ms each" if told["minibatch_ms"] else ""
         lines.append(f"  {told['phase']}: mini-batch {told['minibatch']}{pace}")
+    if told and told["launch_s"] is not None:
+        lines.append(
+            f"  launched in {told['launch_s']:.1f} s, trained for {told['train_s'] or 0:.1f} s, "
+            f"saved for {told['save_s'] or 0:.1f} s"
+        )
     if why["advice"]:
         lines.append(f"  advised: {', '.join(why['advice']['nodes'])}, {why['advice']['strength']}")
     if why["story"]:

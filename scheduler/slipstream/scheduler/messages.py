@@ -73,6 +73,10 @@ class _Training(msgspec.Struct):
     phase: str = ""
     minibatch: int | None = None
     minibatch_ms: float | None = None
+    import_s: float | None = None
+    launch_s: float | None = None
+    train_s: float | None = None
+    save_s: float | None = None
 
 
 class _Report(msgspec.Struct):
@@ -160,6 +164,10 @@ def read_report(line: bytes) -> NodeReported:
             phase=job.phase,
             minibatch=job.minibatch,
             minibatch_ms=job.minibatch_ms,
+            import_s=job.import_s,
+            launch_s=job.launch_s,
+            train_s=job.train_s,
+            save_s=job.save_s,
         )
         for job in told.jobs
     )

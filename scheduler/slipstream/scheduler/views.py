@@ -117,6 +117,10 @@ def _progress(training: Training | None) -> View | None:
         "phase": training.phase,
         "minibatch": training.minibatch,
         "minibatch_ms": training.minibatch_ms,
+        "import_s": training.import_s,
+        "launch_s": training.launch_s,
+        "train_s": training.train_s,
+        "save_s": training.save_s,
     }
 
 
@@ -169,7 +173,7 @@ def _stands_for(state: State, record: JobRecord) -> str:
     number = str(record.sight.number) if record.sight else ""
     owners = _owners(state)
     for node, report in sorted(state.reports.items()):
-        if not any(job.ref == number and job.phase == "standing_still" for job in report.jobs):
+        if not any(job.ref == number and job.phase == "paused" for job in report.jobs):
             continue
         for gpu in report.gpus:
             if number in gpu.guest_jobs and not gpu.takes_guests:

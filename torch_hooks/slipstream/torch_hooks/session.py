@@ -13,6 +13,7 @@ from time import monotonic_ns
 from typing import TYPE_CHECKING
 
 from slipstream.torch_hooks.baton import DEFAULT_SLICE_MS, SLICE_VARIABLE, Baton
+from slipstream.torch_hooks.labels import label
 from slipstream.torch_hooks.pace import Pace
 from slipstream.wire.control_block import Capability, Phase, Request, Role
 
@@ -40,17 +41,25 @@ class Session:
         self._lost = False
         self._quiet = False
         self._baton_waited_ns = 0
+        self._paused_ns = 0
+        self._saving_ns = 0
         block.write(
             phase=Phase.LOADING,
             capabilities=Capability.BOUNDARIES
-            | Capability.STAND_STILL
+            | Capability.PAUSE
             | (Capability.BATON if self._baton else 0),
         )
 
+    def may_begin(self) -> bool:
+        """Whether nobody asks this process to stand still before it has used a device."""
+        self._read_news()
+        return not self._must_stand()
+
     def begin(self) -> None:
-        """Before anything is on the GPU: a guest that has to stand still does so from here on."""
+        """Before anything is on the GPU: a process that has to stand still does so here."""
         self._read_news()
         self._stand_still()
+        self.block.write(gated_ns=self._paused_ns)
         self._began_ns = monotonic_ns()
 
     def boundary(self) -> None:
@@ -64,11 +73,18 @@ class Session:
             self._look_up(now_ns)
             self._began_ns = monotonic_ns()  # waiting is not training
 
+    def saved(self, spent_ns: int, *, by_trainer: bool) -> None:
+        """The user's program has saved something; only the thread that trains may say so at once."""
+        self._saving_ns += spent_ns
+        if by_trainer:
+            self._began_ns += spent_ns  # saving is not training
+            self.block.write(saving_ns=self._saving_ns)
+
     def end(self) -> None:
         """The last thing this process says."""
         if self._baton:
             self._baton.pass_on()
-        self.block.write(phase=Phase.ENDED, problems=self._notes.total)
+        self.block.write(phase=Phase.ENDED, saving_ns=self._saving_ns, problems=self._notes.total)
         self.block.close()
 
     def abandon(self) -> None:
@@ -80,7 +96,7 @@ class Session:
     def _look_up(self, now_ns: int) -> None:
         """Something is new: the first mini-batch, a directive, a lease lost or back."""
         if self.minibatches == 1:
-            self.block.write(phase=Phase.TRAINING)
+            self.block.write(phase=Phase.TRAINING, first_boundary_ns=now_ns)
         self._read_news()
         if self.block.lease_until_ns < now_ns:
             self._without_lease()
@@ -98,25 +114,30 @@ class Session:
     @property
     def _is_asked_to_stand(self) -> bool:
         """Now, or after a mini-batch that is yet to come."""
-        return self.directive is not None and self.directive.request == Request.STAND_STILL
+        return self.directive is not None and self.directive.request == Request.PAUSE
 
     def _stand_still(self) -> None:
         """Wait here if it is asked for; without a coordinator nobody could say when to go on."""
         if not self._must_stand():
             return
-        self._notes.say("stands still: the owner of its GPU takes no guests")
-        self.block.write(phase=Phase.STANDING_STILL)
-        while self._must_stand():
-            time.sleep(_LOOK_EVERY_S)
-            self._read_news()
-        self.block.write(phase=Phase.TRAINING if self.minibatches else Phase.LOADING)
+        self._notes.say("stands still: the node's coordinator asks for it")
+        self.block.write(phase=Phase.PAUSED)
+        began_ns = monotonic_ns()
+        with label("pause"):
+            while self._must_stand():
+                time.sleep(_LOOK_EVERY_S)
+                self._read_news()
+        self._paused_ns += monotonic_ns() - began_ns
+        self.block.write(
+            phase=Phase.TRAINING if self.minibatches else Phase.LOADING, paused_ns=self._paused_ns
+        )
         self._notes.say("goes on")
         if self.minibatches and not self._has_lease():
             self._without_lease()
 
     def _must_stand(self) -> bool:
         directive = self.directive
-        if directive is None or directive.request != Request.STAND_STILL:
+        if directive is None or directive.request != Request.PAUSE:
             return False
         return self.minibatches >= directive.armed_for_minibatch and self._has_lease()
 
@@ -135,7 +156,8 @@ class Session:
 
     def _wait(self, baton: Baton) -> None:
         try:
-            wait = baton.take(self._has_lease)
+            with label("baton"):
+                wait = baton.take(self._has_lease)
         except OSError as error:
             self._baton = None
             self._notes.problem("no baton", f"{error}; this guest runs without it")

@@ -25,11 +25,29 @@ enum slip_phase {
   SLIP_PHASE_LOADING = 2,
   SLIP_PHASE_TRAINING = 3,
   SLIP_PHASE_WAITING_FOR_BATON = 4,
-  SLIP_PHASE_STANDING_STILL = 5,
-  SLIP_PHASE_ENDED = 6,
+  SLIP_PHASE_ENDED = 5,
+  SLIP_PHASE_PARKED = 6,
+  SLIP_PHASE_SAVING = 7,
+  SLIP_PHASE_RESTORING = 8,
+  SLIP_PHASE_PAUSED = 9,
 };
 
-enum slip_request { SLIP_REQUEST_NOTHING = 0, SLIP_REQUEST_STAND_STILL = 1 };
+enum slip_request {
+  SLIP_REQUEST_NONE = 0,
+  SLIP_REQUEST_PAUSE = 1,
+  SLIP_REQUEST_PARK = 2,
+  SLIP_REQUEST_CHECKPOINT = 3,
+  SLIP_REQUEST_REBIND = 4,
+};
+
+enum slip_capability {
+  SLIP_CAPABILITY_BOUNDARIES = 1,
+  SLIP_CAPABILITY_BATON = 2,
+  SLIP_CAPABILITY_PAUSE = 4,
+  SLIP_CAPABILITY_RESTORABLE = 16,
+  SLIP_CAPABILITY_PARKABLE = 32,
+  SLIP_CAPABILITY_GATEABLE = 64,
+};
 
 struct slip_control_header {
   char magic[8];
@@ -61,6 +79,14 @@ struct slip_control_up {
   uint64_t leases_lost;
   uint64_t baton_waited_ns;
   uint64_t directive_epoch;
+  uint64_t parked_ns;
+  uint64_t started_ns;
+  uint64_t attached_ns;
+  uint64_t imported_ns;
+  uint64_t first_boundary_ns;
+  uint64_t saving_ns;
+  uint64_t paused_ns;
+  uint64_t gated_ns;
 };
 
 struct slip_control_down {

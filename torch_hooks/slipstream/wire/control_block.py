@@ -53,23 +53,30 @@ class Role(enum.IntEnum):
 
 
 class Phase(enum.IntEnum):
-    """What a training process is doing; a later one is nearer to the end of its life."""
+    """What a training process is doing."""
 
     UNCLAIMED = 0
     IMPORTING = 1
     LOADING = 2
     TRAINING = 3
     WAITING_FOR_BATON = 4
-    STANDING_STILL = 5
-    ENDED = 6
+    ENDED = 5
+    PARKED = 6
+    SAVING = 7
+    RESTORING = 8
+    PAUSED = 9
 
 
 class Request(enum.IntEnum):
-    """What a directive asks for."""
+    """What a directive asks for at the boundary it is armed for."""
 
-    NOTHING = 0
-    STAND_STILL = 1
-    """To wait at the boundary until it is asked for no more, or the lease is lost."""
+    NONE = 0
+    PAUSE = 1
+    """Stand still until it is asked no more; what is on the GPU stays there."""
+    PARK = 2
+    """Empty the GPU into host memory and stand still until it is asked no more."""
+    CHECKPOINT = 3
+    REBIND = 4
 
 
 class Capability(enum.IntFlag):
@@ -77,7 +84,10 @@ class Capability(enum.IntFlag):
 
     BOUNDARIES = 1
     BATON = 2
-    STAND_STILL = 4
+    PAUSE = 4
+    RESTORABLE = 16
+    PARKABLE = 32
+    GATEABLE = 64
 
 
 _NO_CAPABILITY = Capability(0)
@@ -139,6 +149,14 @@ class Up(ctypes.Structure):
             "leases_lost",
             "baton_waited_ns",
             "directive_epoch",
+            "parked_ns",
+            "started_ns",
+            "attached_ns",
+            "imported_ns",
+            "first_boundary_ns",
+            "saving_ns",
+            "paused_ns",
+            "gated_ns",
         )
     )
 
@@ -196,6 +214,20 @@ class Progress:
     leases_lost: int = 0
     baton_waited_ns: int = 0
     directive_epoch: int = 0
+    parked_ns: int = 0
+    """How long it was parked in all, up to when it last came back."""
+    started_ns: int = 0
+    """When the process started."""
+    attached_ns: int = 0
+    """When the hooks had their page: torch is being imported from here on."""
+    imported_ns: int = 0
+    first_boundary_ns: int = 0
+    saving_ns: int = 0
+    """How long it has saved in all."""
+    paused_ns: int = 0
+    """How long it stood still in all, up to when it last went on."""
+    gated_ns: int = 0
+    """How much of that was before it had used a device."""
 
 
 @dataclass(frozen=True)
@@ -206,7 +238,7 @@ class Directive:
     share_pct: int = 100
     cap_bytes: int = 0
     """0: no cap."""
-    request: int = Request.NOTHING
+    request: int = Request.NONE
     """A `Request`; one that is not known asks for nothing."""
     armed_for_minibatch: int = 0
 
