@@ -8,7 +8,7 @@ import pytest
 from slipstream.coordinator.joining import Owner, adopted, closed, order, owners
 from slipstream.coordinator.seats import Seat, Task
 from slipstream.coordinator.tenants import Tenant
-from slipstream.wire.control_block import Directive, Phase, Progress, Request, Role
+from slipstream.wire.control_block import Directive, Request, Role
 
 pytestmark = pytest.mark.unit
 
@@ -120,19 +120,7 @@ def test_another_users_process_does_not_keep_a_seat() -> None:
 
 def test_a_guest_is_stopped_and_goes_on_again() -> None:
     """Each time with a new epoch, and not told twice."""
-    stop = order(Directive(epoch=3), [Progress(minibatches=9)], stands=True)
+    stop = order(Directive(epoch=3, armed_for_minibatch=9), stands=True)
     assert stop == Directive(epoch=4, request=Request.PAUSE)
-    assert order(stop, [], stands=True) is stop
-    assert order(stop, [], stands=False) == Directive(epoch=5)
-
-
-def test_ranks_that_train_together_stop_together() -> None:
-    """Two mini-batches after the foremost; those that have not begun or have ended do not count."""
-    pages = [
-        Progress(phase=Phase.TRAINING, minibatches=9),
-        Progress(phase=Phase.TRAINING, minibatches=10),
-        Progress(phase=Phase.ENDED, minibatches=99),
-        Progress(phase=Phase.LOADING),
-    ]
-    assert order(Directive(), pages, stands=True).armed_for_minibatch == 12
-    assert order(Directive(), pages[1:], stands=True).armed_for_minibatch == 0
+    assert order(stop, stands=True) is stop
+    assert order(stop, stands=False) == Directive(epoch=5)

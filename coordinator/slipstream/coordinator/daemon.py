@@ -10,10 +10,11 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from slipstream.coordinator import blocks, joining, store
+from slipstream.coordinator import asking, blocks, joining, store
 from slipstream.coordinator.devices import DeviceCgroups
 from slipstream.coordinator.events import Sender, event
 from slipstream.coordinator.gpus import Nvml, Window
@@ -26,6 +27,7 @@ from slipstream.wire import batons
 from slipstream.wire.control_block import ENVIRONMENT_VARIABLE, Directive, Identity, Request, Role
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from typing import Any
 
     from slipstream.coordinator.joining import Owner
@@ -255,21 +257,25 @@ class Coordinator:
             join_hookless=self.settings.join_hookless_owners,
         )
         guests = [seat for seat in self.seats.values() if seat.role == Role.GUEST]
-        self._orders = {seat.job_id: self._order(seat) for seat in guests}
-        for block in self._blocks.values():
-            order = self._orders.get(block.identity.job_id, block.directive)
-            if block.directive != order:
-                with contextlib.suppress(OSError):
-                    block.direct(order)
+        self._orders = {seat.job_id: self._ordered(seat) for seat in guests}
 
-    def _order(self, seat: Seat) -> Directive:
+    def _ordered(self, seat: Seat) -> Directive:
+        """What a guest is asked for by now; asks for it if that is new to any of its pages."""
         pages = [block for block in self._blocks.values() if block.identity.job_id == seat.job_id]
+        order = self._order(seat, pages)
+        if asking.stand_apart(pages, order):
+            order = asking.ask(pages, replace(order, epoch=order.epoch + 1))
+        elif any(block.directive != order for block in pages):
+            order = asking.ask(pages, order)
+        return order
+
+    def _order(self, seat: Seat, pages: Sequence[blocks.Block]) -> Directive:
         told = (block.directive for block in pages)  # by an earlier coordinator, maybe
         before = self._orders.get(seat.job_id) or max(
             told, key=lambda one: one.epoch, default=Directive()
         )
         shut = joining.closed(self.owned, seat)
-        order = joining.order(before, (block.progress for block in pages), stands=bool(shut))
+        order = joining.order(before, stands=bool(shut))
         if order is not before and order.request == Request.PAUSE:
             self.times_stopped += 1
             _log.warning(

@@ -10,13 +10,12 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from slipstream.coordinator.seats import Seat
-from slipstream.wire.control_block import Directive, Phase, Request, Role
+from slipstream.wire.control_block import Directive, Request, Role
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
+    from collections.abc import Collection, Mapping
 
     from slipstream.coordinator.tenants import Tenant
-    from slipstream.wire.control_block import Progress
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,19 +95,9 @@ def adopted(
     return found
 
 
-def order(before: Directive, pages: Iterable[Progress], *, stands: bool) -> Directive:
-    """What a guest is asked for next; the same as before if nothing changes.
-
-    Ranks that train together stop after the same mini-batch, else one would wait in a collective
-    for another that stands still.
-    """
+def order(before: Directive, *, stands: bool) -> Directive:
+    """What a guest is asked for next; the same as before if nothing changes."""
     request = Request.PAUSE if stands else Request.NONE
     if before.request == request:
         return before
-    done = [one.minibatches for one in pages if one.minibatches and one.phase != Phase.ENDED]
-    return replace(
-        before,
-        epoch=before.epoch + 1,
-        request=request,
-        armed_for_minibatch=max(done) + 2 if stands and len(done) > 1 else 0,
-    )
+    return replace(before, epoch=before.epoch + 1, request=request, armed_for_minibatch=0)
