@@ -99,7 +99,7 @@ def test_each_rank_counts_its_mini_batches(program: str, tmp_path: Path) -> None
 def test_ranks_stop_after_the_same_mini_batch(count: int, tmp_path: Path) -> None:
     """Ten times, at any moment of their uneven mini-batches; they never wait for each other."""
     epoch = 0
-    moments = random.Random(count)
+    moments = random.Random(count)  # noqa: S311 (no secret)
     with training(UNEVEN, count, tmp_path) as ranks:
         assert ranks.eventually(lambda: min(ranks.minibatches()) > 3)
         for _ in range(10):
