@@ -141,6 +141,8 @@ static void carry_class(void) {
   struct slip_job told = slip_unknown_job;
   strcpy(told.class_name, class_name);  // one of four short words by now
   strcpy(told.role, guest ? "guest" : "owner");
+  const char* alone = getenv(slip_flags[SLIP_NO_SHARE].twin);
+  told.keeps_guests_away = is_given[SLIP_NO_SHARE] || (alone && strcmp(alone, "1") == 0);
   told.count = guest;  // at least it must not see every GPU of the node
   char carrier[SLIP_CARRIER_SIZE];
   if (slip_write_carrier(&told, carrier, sizeof carrier)) setenv(SLIP_CARRIER, carrier, 1);
@@ -312,10 +314,12 @@ static void forget_gpu_requests(spank_t spank) {
 static void bind_statically(spank_t spank, const struct slip_place* place, unsigned gpus) {
   uint32_t id = 0;
   struct slip_gpus bound = known_gpus;
+  struct slip_gpus closed;
   spank_get_item(spank, S_JOB_ID, &id);
+  slip_read_closed(node_folder(), &closed);
   if (known_gpus.count == 0)
-    slip_bind(table, id, getppid(), gpus, slip_count_gpus(device_folder()), slip_now_ms() + LOCK_MS,
-              &bound);
+    slip_bind(table, id, getppid(), gpus, slip_count_gpus(device_folder()), &closed,
+              slip_now_ms() + LOCK_MS, &bound);
   if (bound.count == 0) return;
   if (!place->is_script && strcmp(job.per, "task") == 0 &&
       (place->task + 1) * job.count <= bound.count) {

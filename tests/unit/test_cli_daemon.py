@@ -145,6 +145,24 @@ def test_why_of_a_training_job_says_how_far_it_is(rig: Served) -> None:
     assert "  training: mini-batch 40, 12 ms each" in said(rig, "why", "7_3").splitlines()
 
 
+def test_why_of_a_guest_that_stands_still_says_for_whom(rig: Served) -> None:
+    """The GPU, its node and the owner's number as users know it; nothing once it goes on."""
+    guest = replace(sight("7_3", request(1), Standing.RUNNING), number=21)
+    owner = replace(sight("4_1", standing=Standing.RUNNING), gpu_places=(("n2", 1),))
+    shut = GpuUse(index=1, owner_job="17", guest_jobs=("21",), takes_guests=False)
+    stands = NodeReported(
+        at_s=1.0,
+        node="n2",
+        gpus=(GpuUse(index=0, takes_guests=False), shut),
+        jobs=(Training(ref="21", phase="standing_still"),),
+    )
+    rig.tell(looked(11.0, guest, owner), stands)
+    sentence = "  waits for GPU 1 of n2: its owner, job 4_1, takes no guests"
+    assert sentence in said(rig, "why", "7_3").splitlines()
+    rig.tell(replace(stands, jobs=(Training(ref="21", phase="training"),)))
+    assert "waits for" not in said(rig, "why", "7_3")
+
+
 def test_why_of_a_job_nobody_knows_says_so(rig: Served) -> None:
     """Exit code 1, one sentence; a name with a slash in it is no path."""
     for name in ("99", "../mode"):

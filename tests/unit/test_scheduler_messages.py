@@ -191,7 +191,8 @@ def test_a_report_is_read() -> None:
                     "memory_mib": 100,
                     "owner_job": 7,
                     "guest_jobs": [8, "9_1"],
-                }
+                },
+                {"index": 1, "takes_guests": False},
             ],
             "jobs": [{"job_id": 7, "phase": "training", "minibatch": 3, "minibatch_ms": 40.5}],
         }
@@ -207,7 +208,9 @@ def test_a_report_is_read() -> None:
             memory_mib=100,
             owner_job="7",
             guest_jobs=("8", "9_1"),
+            takes_guests=True,
         ),
+        GpuUse(index=1, takes_guests=False),
     )
     assert found.jobs == (Training(ref="7", phase="training", minibatch=3, minibatch_ms=40.5),)
 

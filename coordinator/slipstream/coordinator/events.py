@@ -8,7 +8,7 @@ import contextlib
 import json
 from typing import TYPE_CHECKING, Any, Final
 
-from slipstream.coordinator.seats import guests_of, owner_of
+from slipstream.coordinator.seats import guests_of
 from slipstream.wire.control_block import Phase
 
 if TYPE_CHECKING:
@@ -16,13 +16,14 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from slipstream.coordinator.gpus import Window
+    from slipstream.coordinator.joining import Owner
     from slipstream.coordinator.seats import Seat
     from slipstream.wire.control_block import Progress
 
 VERSION: Final = 1
 HEARTBEAT_S: Final = 5.0
 _SEND_WITHIN_S: Final = 1.0
-_BUSY: Final = (Phase.TRAINING, Phase.WAITING_FOR_BATON)
+_BUSY: Final = (Phase.TRAINING, Phase.WAITING_FOR_BATON, Phase.STANDING_STILL)
 
 
 def event(
@@ -31,6 +32,7 @@ def event(
     at_s: float,
     window: Window,
     seats: Mapping[int, Seat],
+    owned: Mapping[str, Owner],
     progress: Mapping[int, Iterable[Progress]],
 ) -> dict[str, Any]:
     """The node as it is now."""
@@ -45,8 +47,9 @@ def event(
                 "use_pct": round(window.use_pct(gpu.uuid), 1),
                 "memory_used_mib": gpu.memory_used_mib,
                 "memory_mib": gpu.memory_mib,
-                "owner_job": owner_of(seats, gpu.uuid),
+                "owner_job": owned[gpu.uuid].job_id if gpu.uuid in owned else None,
                 "guest_jobs": guests_of(seats, gpu.uuid),
+                "takes_guests": gpu.uuid not in owned or owned[gpu.uuid].takes_guests,
             }
             for gpu in window.latest()
         ],
@@ -79,9 +82,12 @@ def _phase(told: Iterable[Progress], *, left: bool) -> Phase:
 
 
 def what_matters(told: Mapping[str, Any]) -> tuple[Any, ...]:
-    """What makes an event worth sending at once: who sits where, and what phase a job is in."""
+    """What makes an event worth sending at once: who sits where, who may, and a job's phase."""
     return (
-        tuple((gpu["uuid"], gpu["owner_job"], tuple(gpu["guest_jobs"])) for gpu in told["gpus"]),
+        tuple(
+            (gpu["uuid"], gpu["owner_job"], tuple(gpu["guest_jobs"]), gpu["takes_guests"])
+            for gpu in told["gpus"]
+        ),
         tuple((job["job_id"], job["phase"]) for job in told["jobs"]),
     )
 

@@ -110,6 +110,7 @@ class GpuUse:
     memory_mib: int = 0
     owner_job: str | None = None
     guest_jobs: tuple[str, ...] = ()
+    takes_guests: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -39,6 +39,8 @@ def _lines(why: dict[str, Any]) -> list[str]:
         f"job {why['job'] or 'not numbered yet'}{name}: {why['phase']}{what}",
         f"  {why['sentence']} [{why['reason']}]",
     ]
+    if why["stands_for"]:
+        lines.append(f"  waits for {why['stands_for']}")
     if why["slurm_says"]:
         lines.append(f"  Slurm says: {why['slurm_says']}")
     if why["slurm_text"]:

@@ -65,6 +65,7 @@ class _Gpu(msgspec.Struct):
     memory_mib: int = 0
     owner_job: str | int | None = None
     guest_jobs: list[str | int] = []
+    takes_guests: bool = True
 
 
 class _Training(msgspec.Struct):
@@ -149,6 +150,7 @@ def read_report(line: bytes) -> NodeReported:
             memory_mib=gpu.memory_mib,
             owner_job=None if gpu.owner_job is None else str(gpu.owner_job),
             guest_jobs=tuple(map(str, gpu.guest_jobs)),
+            takes_guests=gpu.takes_guests,
         )
         for gpu in told.gpus
     )

@@ -72,6 +72,7 @@ def why(state: State, name: str) -> View | None:
         **job(state, record, _training(state)),
         "sentence": SENTENCE[record.reason],
         "estimate": {**asdict(estimate), "text": estimated(estimate)} if estimate else None,
+        "stands_for": _stands_for(state, record),
         "slurm_says": _slurm_says(record),
         "slurm_text": sight.slurm_text if sight else "",
         "advice": None
@@ -161,6 +162,20 @@ def _named(state: State, name: str) -> JobRecord | None:
         return found
     tasks = [one for key, one in state.jobs.items() if key.startswith(f"{name}_")]
     return min([*tasks, *state.with_token(name)], key=_by_number, default=None)
+
+
+def _stands_for(state: State, record: JobRecord) -> str:
+    """What a guest that its node has stopped waits for; nothing if it goes on."""
+    number = str(record.sight.number) if record.sight else ""
+    owners = _owners(state)
+    for node, report in sorted(state.reports.items()):
+        if not any(job.ref == number and job.phase == "standing_still" for job in report.jobs):
+            continue
+        for gpu in report.gpus:
+            if number in gpu.guest_jobs and not gpu.takes_guests:
+                owner = owners.get((node, gpu.index), gpu.owner_job)
+                return f"GPU {gpu.index} of {node}: its owner, job {owner}, takes no guests"
+    return ""
 
 
 def _slurm_says(record: JobRecord) -> str:

@@ -42,8 +42,9 @@ function M.comment(plan, before)
 end
 
 function M.carrier(plan)
-  return ("class=%s,role=%s,gpus=%s:%d,token=%s"):format(
-    plan.class, plan.role, plan.per, plan.count, plan.token)
+  local alone = plan.flags and plan.flags.no_share
+  return ("class=%s,role=%s,gpus=%s:%d,token=%s%s"):format(
+    plan.class, plan.role, plan.per, plan.count, plan.token, alone and ",share=no" or "")
 end
 
 -- A word of the marker in a comment: value("… [slipstream v=1 role=guest]", "role") is "guest".

@@ -81,6 +81,10 @@ class _Process:
         if self.session is None and self.block is not None:
             self.session = Session(self.block, self.notes)
 
+    def before_training(self) -> None:
+        if self.session is not None:
+            self.session.begin()
+
     def boundary(self) -> None:
         """A boundary of a thread that is not known to train, or of a process without a page."""
         if self.session is None and not self.tried_for_own_page:
@@ -118,6 +122,7 @@ def attach() -> None:
     _process.claim()
     _process.begin()
     if "torch" not in sys.modules:
+        _process.before_training()
         return  # hand-written loops call boundary() themselves
     # torch.optim deletes its attribute `optimizer`, so it cannot be reached through torch.
     optimizer = importlib.import_module("torch.optim.optimizer")
@@ -129,6 +134,7 @@ def attach() -> None:
         optimizer.register_optimizer_step_pre_hook(boundaries.before_step),
         optimizer.register_optimizer_step_post_hook(boundaries.after_step),
     ]
+    _process.before_training()
 
 
 @_harmless

@@ -1,23 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a training process does at a boundary: say how far it is, read what is asked, keep order.
 
-While the lease holds that is all. When it is lost, an owner runs free and a guest passes the baton.
+While the lease holds a guest may be asked to stand still, and does so until it is asked no more.
+When the lease is lost, an owner runs free and a guest passes the baton.
 """
 
 from __future__ import annotations
 
 import os
+import time
 from time import monotonic_ns
 from typing import TYPE_CHECKING
 
 from slipstream.torch_hooks.baton import DEFAULT_SLICE_MS, SLICE_VARIABLE, Baton
 from slipstream.torch_hooks.pace import Pace
-from slipstream.wire.control_block import Capability, Phase, Role
+from slipstream.wire.control_block import Capability, Phase, Request, Role
 
 if TYPE_CHECKING:
     from slipstream.torch_hooks.block import Block
     from slipstream.torch_hooks.notes import Notes
     from slipstream.wire.control_block import Directive
+
+
+_LOOK_EVERY_S = 0.02
 
 
 class Session:
@@ -37,8 +42,16 @@ class Session:
         self._baton_waited_ns = 0
         block.write(
             phase=Phase.LOADING,
-            capabilities=Capability.BOUNDARIES | (Capability.BATON if self._baton else 0),
+            capabilities=Capability.BOUNDARIES
+            | Capability.STAND_STILL
+            | (Capability.BATON if self._baton else 0),
         )
+
+    def begin(self) -> None:
+        """Before anything is on the GPU: a guest that has to stand still does so from here on."""
+        self._read_news()
+        self._stand_still()
+        self._began_ns = monotonic_ns()
 
     def boundary(self) -> None:
         """Between two mini-batches. Almost always quick: each microsecond here is the user's."""
@@ -68,15 +81,44 @@ class Session:
         """Something is new: the first mini-batch, a directive, a lease lost or back."""
         if self.minibatches == 1:
             self.block.write(phase=Phase.TRAINING)
-        directive = self.block.news()
-        if directive is not None:
-            self.directive = directive
-            self.block.write(directive_epoch=directive.epoch, problems=self._notes.total)
+        self._read_news()
         if self.block.lease_until_ns < now_ns:
             self._without_lease()
         elif self._lost:
             self._lease_is_back()
-        self._quiet = not self._lost
+        self._stand_still()
+        self._quiet = not self._lost and not self._is_asked_to_stand
+
+    def _read_news(self) -> None:
+        directive = self.block.news()
+        if directive is not None:
+            self.directive = directive
+            self.block.write(directive_epoch=directive.epoch, problems=self._notes.total)
+
+    @property
+    def _is_asked_to_stand(self) -> bool:
+        """Now, or after a mini-batch that is yet to come."""
+        return self.directive is not None and self.directive.request == Request.STAND_STILL
+
+    def _stand_still(self) -> None:
+        """Wait here if it is asked for; without a coordinator nobody could say when to go on."""
+        if not self._must_stand():
+            return
+        self._notes.say("stands still: the owner of its GPU takes no guests")
+        self.block.write(phase=Phase.STANDING_STILL)
+        while self._must_stand():
+            time.sleep(_LOOK_EVERY_S)
+            self._read_news()
+        self.block.write(phase=Phase.TRAINING if self.minibatches else Phase.LOADING)
+        self._notes.say("goes on")
+        if self.minibatches and not self._has_lease():
+            self._without_lease()
+
+    def _must_stand(self) -> bool:
+        directive = self.directive
+        if directive is None or directive.request != Request.STAND_STILL:
+            return False
+        return self.minibatches >= directive.armed_for_minibatch and self._has_lease()
 
     def _without_lease(self) -> None:
         if not self._lost:

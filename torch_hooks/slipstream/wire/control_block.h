@@ -10,7 +10,7 @@
 #define SLIP_CONTROL_MAGIC "SLIPCTRL" /* eight characters, no closing zero in the page */
 
 enum {
-  SLIP_CONTROL_VERSION = 1,
+  SLIP_CONTROL_VERSION = 2,
   SLIP_CONTROL_PAGE_BYTES = 4096,
   SLIP_CONTROL_UP_OFFSET = 2048,
   SLIP_CONTROL_DOWN_OFFSET = 3072,
@@ -25,8 +25,11 @@ enum slip_phase {
   SLIP_PHASE_LOADING = 2,
   SLIP_PHASE_TRAINING = 3,
   SLIP_PHASE_WAITING_FOR_BATON = 4,
-  SLIP_PHASE_ENDED = 5,
+  SLIP_PHASE_STANDING_STILL = 5,
+  SLIP_PHASE_ENDED = 6,
 };
+
+enum slip_request { SLIP_REQUEST_NOTHING = 0, SLIP_REQUEST_STAND_STILL = 1 };
 
 struct slip_control_header {
   char magic[8];

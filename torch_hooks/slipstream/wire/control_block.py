@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 ENVIRONMENT_VARIABLE = "SLIPSTREAM_CONTROL"
 
 MAGIC = b"SLIPCTRL"
-VERSION = 1
+VERSION = 2
 PAGE_BYTES = 4096
 UP_OFFSET = 2048
 DOWN_OFFSET = 3072
@@ -60,7 +60,16 @@ class Phase(enum.IntEnum):
     LOADING = 2
     TRAINING = 3
     WAITING_FOR_BATON = 4
-    ENDED = 5
+    STANDING_STILL = 5
+    ENDED = 6
+
+
+class Request(enum.IntEnum):
+    """What a directive asks for."""
+
+    NOTHING = 0
+    STAND_STILL = 1
+    """To wait at the boundary until it is asked for no more, or the lease is lost."""
 
 
 class Capability(enum.IntFlag):
@@ -68,6 +77,7 @@ class Capability(enum.IntFlag):
 
     BOUNDARIES = 1
     BATON = 2
+    STAND_STILL = 4
 
 
 _NO_CAPABILITY = Capability(0)
@@ -196,8 +206,8 @@ class Directive:
     share_pct: int = 100
     cap_bytes: int = 0
     """0: no cap."""
-    request: int = 0
-    """0: nothing. Requests get their numbers with the parts that carry them out."""
+    request: int = Request.NOTHING
+    """A `Request`; one that is not known asks for nothing."""
     armed_for_minibatch: int = 0
 
 
