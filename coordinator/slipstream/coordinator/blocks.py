@@ -136,6 +136,14 @@ def create(
     return Block(path, identity, descriptor, Progress(), directive)
 
 
+def clear_drafts(folder: Path) -> None:
+    """Remove what an earlier coordinator was killed over; only for the one that is here now."""
+    for draft in folder.glob("[0-9]*/.*"):
+        draft.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            draft.parent.rmdir()  # nothing else was in it
+
+
 def found(folder: Path) -> Iterator[Block]:
     """The pages that an earlier coordinator left; what is no page is passed over.
 

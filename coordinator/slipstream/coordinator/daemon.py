@@ -76,6 +76,7 @@ class Coordinator:
             self.seats = store.load(self.settings.table)
         except store.StoreError as error:
             _log.warning("%s: rebuilding it from the control blocks", error)
+        blocks.clear_drafts(self.settings.blocks)
         for block in blocks.found(self.settings.blocks):
             self._blocks[block.path] = block
             self._seat_from(block)
