@@ -66,6 +66,10 @@ class Ranks:
         """How far each is, as last read."""
         return [page.progress.minibatches for page in self.pages]
 
+    def reach(self, minibatch: int) -> bool:
+        """Wait until all are that far."""
+        return self.eventually(lambda: min(self.minibatches()) >= minibatch)
+
     def end(self) -> list[str]:
         """Have them stop training; what they printed."""
         self.stop.touch()
@@ -79,7 +83,8 @@ class Ranks:
 @contextlib.contextmanager
 def training(program: str, count: int, folder: Path) -> Iterator[Ranks]:
     """`count` ranks that run the program between BEGIN and END."""
-    pages, processes = [], []
+    pages: list[blocks.Block] = []
+    processes: list[subprocess.Popen[str]] = []
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

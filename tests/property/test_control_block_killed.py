@@ -185,7 +185,7 @@ def test_a_coordinator_killed_anywhere_while_it_asks(tmp_path: Path) -> None:
     ]
 
     def direct(fuse: Fuse) -> None:
-        _burn_at_pwrite(fuse)
+        _burn_at_store(fuse)
         (found,) = blocks.found(tmp_path)
         found.direct(asked[1])
         found.renew_lease(FOREVER_NS - 1)
@@ -211,10 +211,7 @@ def test_a_coordinator_killed_anywhere_while_it_makes_a_page(tmp_path: Path) -> 
     whose = identity()
 
     def create(fuse: Fuse) -> None:
-        _burn_at_pwrite(fuse)
-        rename, mkdir = os.rename, os.mkdir
-        os.rename = lambda *words, **named: (fuse.burn(), rename(*words, **named))  # type: ignore[assignment]
-        os.mkdir = lambda *words, **named: (fuse.burn(), mkdir(*words, **named))  # type: ignore[assignment]
+        _burn_at_store(fuse)
         blocks.create(tmp_path, whose, lease_until_ns=FOREVER_NS).forget()
         fuse.burn()
 
@@ -243,7 +240,7 @@ def test_a_coordinator_killed_between_the_pages_of_a_job(tmp_path: Path) -> None
     pause = Directive(1, request=Request.PAUSE)
 
     def ask(fuse: Fuse) -> None:
-        _burn_at_pwrite(fuse)
+        _burn_at_store(fuse)
         asking.ask(list(blocks.found(tmp_path)), pause)
 
     def check() -> None:
@@ -261,12 +258,15 @@ def test_a_coordinator_killed_between_the_pages_of_a_job(tmp_path: Path) -> None
         rank.close()
 
 
-def _burn_at_pwrite(fuse: Fuse) -> None:
+def _burn_at_store(fuse: Fuse) -> None:
     """In a child: each store of the coordinator's burns the fuse."""
-    pwrite = os.pwrite
+    for name in ("pwrite", "rename", "mkdir"):
+        setattr(os, name, _burning(getattr(os, name), fuse))
 
-    def burning(descriptor: int, raw: bytes, at: int) -> int:
+
+def _burning(store: Callable[..., object], fuse: Fuse) -> Callable[..., object]:
+    def burning(*words: object, **named: object) -> object:
         fuse.burn()
-        return pwrite(descriptor, raw, at)
+        return store(*words, **named)
 
-    os.pwrite = burning
+    return burning

@@ -120,6 +120,7 @@ def said(process: subprocess.Popen[str]) -> str:
 
 def is_silent(process: subprocess.Popen[str]) -> bool:
     """Whether nothing comes for a while."""
+    assert process.stdout
     return not select.select([process.stdout], [], [], STILL_S)[0]
 
 

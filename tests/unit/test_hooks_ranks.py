@@ -101,7 +101,7 @@ def test_ranks_stop_after_the_same_mini_batch(count: int, tmp_path: Path) -> Non
     epoch = 0
     moments = random.Random(count)  # noqa: S311 (no secret)
     with training(UNEVEN, count, tmp_path) as ranks:
-        assert ranks.eventually(lambda: min(ranks.minibatches()) > 3)
+        assert ranks.reach(4)
         for _ in range(10):
             before = max(ranks.minibatches())
             pause = asking.ask(ranks.pages, Directive(epoch + 1, request=Request.PAUSE))
@@ -109,8 +109,7 @@ def test_ranks_stop_after_the_same_mini_batch(count: int, tmp_path: Path) -> Non
             assert ranks.eventually(lambda: stand(ranks)), ranks.minibatches()
             assert set(ranks.minibatches()) == {pause.armed_for_minibatch}
             epoch = asking.ask(ranks.pages, Directive(pause.epoch + 1)).epoch
-            goal = pause.armed_for_minibatch + moments.randint(1, 9)
-            assert ranks.eventually(lambda goal=goal: min(ranks.minibatches()) >= goal)
+            assert ranks.reach(pause.armed_for_minibatch + moments.randint(1, 9))
         ranks.end()
     assert len(set(ranks.minibatches())) == 1
 
@@ -118,7 +117,7 @@ def test_ranks_stop_after_the_same_mini_batch(count: int, tmp_path: Path) -> Non
 def test_ranks_that_were_stopped_apart_are_brought_together(tmp_path: Path) -> None:
     """A coordinator killed between two pages: one rank stands, the other waits for it."""
     with training(UNEVEN, 2, tmp_path) as ranks:
-        assert ranks.eventually(lambda: min(ranks.minibatches()) > 3)
+        assert ranks.reach(4)
         late, early = ranks.pages
         early.direct(Directive(1, request=Request.PAUSE))
         assert ranks.eventually(lambda: early.progress.phase == Phase.PAUSED)

@@ -194,7 +194,10 @@ def test_a_report_is_read() -> None:
                 },
                 {"index": 1, "takes_guests": False},
             ],
-            "jobs": [{"job_id": 7, "phase": "training", "minibatch": 3, "minibatch_ms": 40.5}],
+            "jobs": [
+                {"job_id": 7, "phase": "training", "minibatch": 3, "minibatch_ms": 40.5},
+                {"job_id": 8, "import_s": 2.5, "launch_s": 9.0, "train_s": 60.0, "save_s": 0.1},
+            ],
         }
     ).encode()
     found = read_report(line)
@@ -212,7 +215,10 @@ def test_a_report_is_read() -> None:
         ),
         GpuUse(index=1, takes_guests=False),
     )
-    assert found.jobs == (Training(ref="7", phase="training", minibatch=3, minibatch_ms=40.5),)
+    assert found.jobs == (
+        Training(ref="7", phase="training", minibatch=3, minibatch_ms=40.5),
+        Training(ref="8", import_s=2.5, launch_s=9.0, train_s=60.0, save_s=0.1),
+    )
 
 
 def test_a_report_without_a_node_is_refused() -> None:

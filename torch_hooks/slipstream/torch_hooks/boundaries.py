@@ -15,7 +15,7 @@ from __future__ import annotations
 import weakref
 from sys import _getframe  # the only cheap way to see who called
 from threading import get_ident
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from slipstream.torch_hooks.labels import label
 
@@ -52,7 +52,8 @@ class Boundaries:
     def __init__(self, at_boundary: Callable[[], None], profiler: ModuleType | None = None) -> None:
         """`profiler` is torch's: looking whether it is on costs some ten nanoseconds."""
         self._at_boundary = at_boundary
-        self._profiler = profiler if hasattr(profiler, "_is_profiler_enabled") else _NeverOn
+        can_be_asked = profiler is not None and hasattr(profiler, "_is_profiler_enabled")
+        self._profiler: Any = profiler if can_be_asked else _NeverOn
         self._threads: dict[int, _Thread] = {}
 
     def before_step(self, _optimizer: object, _args: object, _kwargs: object) -> None:

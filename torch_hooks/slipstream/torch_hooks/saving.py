@@ -17,8 +17,8 @@ class Saving:
 
     def __init__(self, saved: Callable[[int], None]) -> None:
         """`saved` is called with the nanoseconds that each save took, and must not raise."""
-        self._torch = sys.modules["torch"]
-        self._original = original = self._torch.save
+        self._torch = vars(sys.modules["torch"])
+        self._original = original = self._torch["save"]
 
         @functools.wraps(original)
         def save(*arguments: object, **named: object) -> object:
@@ -28,9 +28,9 @@ class Saving:
             finally:
                 saved(monotonic_ns() - began_ns)
 
-        self._timed = self._torch.save = save
+        self._timed = self._torch["save"] = save
 
     def remove(self) -> None:
         """Leave torch.save as it was, unless somebody else has wrapped it since."""
-        if self._torch.save is self._timed:
-            self._torch.save = self._original
+        if self._torch["save"] is self._timed:
+            self._torch["save"] = self._original

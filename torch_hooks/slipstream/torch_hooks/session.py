@@ -74,7 +74,7 @@ class Session:
             self._began_ns = monotonic_ns()  # waiting is not training
 
     def saved(self, spent_ns: int, *, by_trainer: bool) -> None:
-        """The user's program has saved something; only the thread that trains may say so at once."""
+        """The program has saved something; only the thread that trains may say so at once."""
         self._saving_ns += spent_ns
         if by_trainer:
             self._began_ns += spent_ns  # saving is not training
