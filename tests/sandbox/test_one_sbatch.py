@@ -92,6 +92,10 @@ def test_a_guest_trains_beside_an_owner_on_one_gpu(
     assert told["story"][0]["text"].endswith("as opportunistic guest")
     assert f"running as job {guest} on n1" in [line["text"] for line in told["story"]]
     assert (why(box, owner)["role"], why(box, owner)["gpus"]) == ("owner", 1)
+    # The coordinator tells of it with its next event, after some seconds.
+    assert eventually(lambda: why(box, guest)["training"]["launch_s"] is not None)
+    phases = why(box, guest)["training"]
+    assert 0 < phases["import_s"] < phases["launch_s"]
 
 
 def test_a_plain_job_is_shown_as_the_owner_of_its_gpu(

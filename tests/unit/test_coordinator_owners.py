@@ -20,8 +20,9 @@ from coordinator_rig import Coordinator, coordinated_node, eventually, told
 from slipstream.coordinator import blocks
 from slipstream.coordinator.processes import ProcFs
 from slipstream.coordinator.tenants import CARRIER, Tenants
+from slipstream.torch_hooks import block as hook_blocks
 from slipstream.wire import control_block
-from slipstream.wire.control_block import Directive, Down, Identity, Request, Role
+from slipstream.wire.control_block import Directive, Down, Identity, Phase, Request, Role
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -123,6 +124,25 @@ def test_a_guest_beside_an_unflagged_owner_is_stopped_and_goes_on(slurm: Slurm) 
     slurm.end(owner)
     assert eventually(lambda: directive(page) == Directive(epoch=2))
     assert eventually(lambda: shut(node) == "")
+
+
+def test_ranks_that_were_stopped_apart_are_asked_again(slurm: Slurm) -> None:
+    """One stands and the other passed it: both are asked for a mini-batch that is yet to come."""
+    node = slurm.node
+    slurm.start(5, SLURM_JOB_GPUS="0,1")
+    assert eventually(lambda: shut(node) == "0,1"), node.log()
+    pages = [Path(told(node.ask(job=7, task=task))["SLIPSTREAM_CONTROL"]) for task in range(2)]
+    ranks = [hook_blocks.claim(str(page)) for page in pages]
+    assert {directive(page) for page in pages} == {Directive(epoch=1, request=Request.PAUSE)}
+    for rank, (done, phase) in zip(ranks, [(9, Phase.PAUSED), (10, Phase.TRAINING)], strict=True):
+        assert rank
+        rank.write(minibatches=done, phase=phase)
+    assert eventually(lambda: {directive(page).armed_for_minibatch for page in pages} == {12})
+    time.sleep(0.5)  # it is not put off any further while they are on their way
+    assert {directive(page) for page in pages} == {Directive(2, 100, 0, Request.PAUSE, 12)}
+    for rank in ranks:
+        assert rank
+        rank.close()
 
 
 def test_a_guest_is_seated_away_from_an_owner_that_started_just_now(slurm: Slurm) -> None:
