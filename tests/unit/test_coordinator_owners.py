@@ -39,6 +39,20 @@ detach()
 print("detached", flush=True)
 sys.stdin.readline()
 """
+RANK = """
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+if __name__ == "__main__":
+    from slipstream.torch_hooks.attach import status
+    data = DataLoader(TensorDataset(torch.randn(6, 3)), 2, num_workers=1,
+                      multiprocessing_context="spawn")
+    model = torch.nn.Linear(3, 3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for (batch,) in data:
+        model(batch).sum().backward()
+        optimizer.step()
+    print(status().minibatches, flush=True)
+"""
 
 
 @dataclass
@@ -61,7 +75,8 @@ class Slurm:
         }
         told = " ".join(f"{name}={value}" for name, value in words.items())
         # A shell under another name; a line or the end of its pipe ends the task.
-        script = f"env {told} {program} & task=$!; read line; kill $task"
+        # As Slurm does it: one exec, with the whole environment.
+        script = f"(export {told}; exec {program}) & task=$!; read line; kill $task"
         process = subprocess.Popen(
             [f"slurmstepd: [{job}.batch]", "-c", script],
             executable=self.stepd,
@@ -124,6 +139,43 @@ def test_a_guest_beside_an_unflagged_owner_is_stopped_and_goes_on(slurm: Slurm) 
     slurm.end(owner)
     assert eventually(lambda: directive(page) == Directive(epoch=2))
     assert eventually(lambda: shut(node) == "")
+
+
+def test_ranks_of_torchrun_wait_at_their_first_use_of_a_device(
+    slurm: Slurm, tmp_path: Path
+) -> None:
+    """Each has a page of its own before it trains; what a rank starts (a loader) has none."""
+    node = slurm.node
+    owner = slurm.start(5, SLURM_JOB_GPUS="0,1")
+    assert eventually(lambda: shut(node) == "0,1"), node.log()
+    answer = told(node.ask(job=7, pythonpath=""))
+    script = tmp_path / "train.py"
+    script.write_text(RANK)
+    launcher = subprocess.Popen(
+        [
+            *(sys.executable, "-m", "torch.distributed.run", "--standalone"),
+            *("--nproc-per-node=2", str(script)),
+        ],
+        env={**os.environ, **answer, "OMP_NUM_THREADS": "1", "SLIPSTREAM_HOOKS_LOG": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+    def ranks() -> list[tuple[Phase, int]]:
+        pages = list(blocks.found(node.run_dir / "blocks"))
+        for page in pages:
+            page.forget()
+        return [(one.progress.phase, one.progress.minibatches) for one in pages][1:]
+
+    try:
+        assert eventually(lambda: ranks() == [(Phase.PAUSED, 0)] * 2), ranks()
+        slurm.end(owner)
+        out, err = launcher.communicate(timeout=60)
+    finally:
+        launcher.terminate()  # it ends its ranks, too
+        launcher.communicate()
+    assert (sorted(out.split()), launcher.returncode) == (["3", "3"], 0), err
 
 
 def test_ranks_that_were_stopped_apart_are_asked_again(slurm: Slurm) -> None:

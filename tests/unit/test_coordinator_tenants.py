@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -212,3 +213,16 @@ def test_the_real_tree_is_read_the_same_way() -> None:
     assert (mine.parent, mine.uid) == (os.getppid(), os.getuid())
     assert os.getpid() in procfs.pids()
     assert "python" in procfs.title(os.getpid())
+
+
+@pytest.mark.parametrize(("age_s", "is_found"), [(1, True), (3600, False)])
+def test_a_young_process_may_become_another(tree: Tree, age_s: int, *, is_found: bool) -> None:
+    """Seen between fork and exec under its starter's name, it is looked at again."""
+    now_ticks = time.clock_gettime(time.CLOCK_BOOTTIME) * os.sysconf("SC_CLK_TCK")
+    started_ticks = int(now_ticks - age_s * os.sysconf("SC_CLK_TCK"))
+    tenants = Tenants(ProcFs(tree.root), "n1", "")
+    tree.add(99, "python", ticks=started_ticks)
+    assert tenants.look() == {}
+    tree.task(100, 5, SLURM_JOB_GPUS="0")
+    assert (5 in tenants.look()) is is_found
+    assert 5 in tenants.look(anew=True)

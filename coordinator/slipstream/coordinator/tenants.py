@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -25,6 +26,8 @@ CARRIER: Final = "SLURM_SLIPSTREAM"
 _STEP = re.compile(r"slurmstepd: \[[0-9+]+\.(\w+)\]")
 _WORD = re.compile(r"[A-Za-z0-9_.:-]{1,31}")
 _STEPD: Final = "slurmstepd"
+_YOUNG_S: Final = 10
+_TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
 _STARTERS: Final = ("slurmd", _STEPD)
 """Processes that may be another program a moment later: they are looked at again."""
 
@@ -91,9 +94,14 @@ class Tenants:
             found = environment and self._tenant(pid, one.uid, steps[one.parent], environment)
             if found:
                 self._found[pid] = found
-            else:
+            elif not self._is_young(pid):
                 self._dull.add(pid)
         return _by_job(self._found.values())
+
+    def _is_young(self, pid: int) -> bool:
+        """Who was just started may be about to exec another program: it is looked at again."""
+        now_ticks = time.clock_gettime(time.CLOCK_BOOTTIME) * _TICKS_PER_S
+        return now_ticks - self._procfs.started_ticks(pid) < _YOUNG_S * _TICKS_PER_S
 
     def _lives(self, one: Tenant) -> bool:
         (task,) = one.tasks

@@ -78,10 +78,12 @@ class _Process:
         self.reader: read_ahead.ReadAhead | None = None
 
     def claim(self) -> None:
-        """Take the task's page if nobody has it yet."""
+        """Take the task's page if nobody has it yet; torchrun itself has that of its ranks."""
         path = os.environ.get(ENVIRONMENT_VARIABLE, "")
         if path and self.block is None:
             self.block = _claim(path, self.notes)
+        if self.block is None and _is_rank_of_torchrun():
+            self.block = _own_block(self.notes)
 
     def tell_launch(self) -> None:
         """When what happened, also to a page that comes late."""
@@ -227,6 +229,18 @@ def _keep_dynamo_out(boundaries: Boundaries) -> None:
 
 def _switched_off() -> bool:
     return os.environ.get(SWITCH_VARIABLE) == "0"
+
+
+def _is_rank_of_torchrun() -> bool:
+    """And not a process that a rank has started, which inherits what torchrun told it."""
+    if "TORCHELASTIC_RUN_ID" not in os.environ:
+        return False
+    process = sys.modules.get("multiprocessing.process")
+    if process is None:
+        return True
+    # A spawned process imports its parent's main module, and torch, before it knows its parent.
+    imports_main = getattr(process.current_process(), "_inheriting", False)
+    return process.parent_process() is None and not imports_main
 
 
 def _claim(path: str, log: notes.Notes) -> blocks.Block | None:
