@@ -18,6 +18,8 @@ _MOST_NODES_NAMED: Final = 4
 def to_user(request: Request, found: Placement | Reason, *, advising: bool) -> str:
     """One sentence for the terminal of whoever submits."""
     who = f"{request.job_class} {request.role}"
+    if found is Reason.NO_GUEST_SEAT and not advising:
+        return f"{who}, Slurm decides where it starts: {_lowered(SENTENCE[found])}"
     if not isinstance(found, Placement):
         return f"{who}, it will wait: {_lowered(SENTENCE[found])}"
     seat = "GPUs" if request.role is Role.OWNER else "seats"

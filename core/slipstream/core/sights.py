@@ -30,6 +30,8 @@ class Request:
     role: Role
     gpus: Gpus
     weight: int = 1
+    shares: bool = True
+    """False: its user wants no guest on its GPUs."""
     nodes_min: int = 1
     tasks: int = 1
     cpus_per_task: int = 1
@@ -107,6 +109,7 @@ class GpuUse:
     memory_mib: int = 0
     owner_job: str | None = None
     guest_jobs: tuple[str, ...] = ()
+    takes_guests: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

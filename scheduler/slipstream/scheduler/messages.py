@@ -43,6 +43,7 @@ class _Submission(msgspec.Struct):
     partition: str | None = None
     name: str | None = None
     weight: int | None = None
+    share: bool | None = None
 
 
 class _Gpu(msgspec.Struct):
@@ -53,6 +54,7 @@ class _Gpu(msgspec.Struct):
     memory_mib: int = 0
     owner_job: str | int | None = None
     guest_jobs: list[str | int] = []
+    takes_guests: bool = True
 
 
 class _Training(msgspec.Struct):
@@ -88,6 +90,7 @@ def read_submission(line: bytes) -> Request:
         role=told.role,
         gpus=Gpus(told.gpus.per, told.gpus.count),
         weight=told.weight or 1,
+        shares=told.share is not False,
         nodes_min=max(1, (told.nodes[0] if told.nodes else None) or 1),
         tasks=max(1, told.tasks or 1),
         cpus_per_task=max(1, told.cpus_per_task or 1),
@@ -98,9 +101,10 @@ def read_submission(line: bytes) -> Request:
     )
 
 
-def answer(message: str = "") -> bytes:
-    """Our line to job_submit."""
-    return _ANSWER.encode({"v": 1, "message": message} if message else {"v": 1}) + b"\n"
+def answer(message: str = "", hold_s: int = 0) -> bytes:
+    """Our line to job_submit: a sentence for the user, and for how long the job may not start."""
+    told = {"message": message, "hold_s": hold_s}
+    return _ANSWER.encode({"v": 1, **{key: one for key, one in told.items() if one}}) + b"\n"
 
 
 def read_report(line: bytes) -> NodeReported:
@@ -115,6 +119,7 @@ def read_report(line: bytes) -> NodeReported:
             memory_mib=gpu.memory_mib,
             owner_job=None if gpu.owner_job is None else str(gpu.owner_job),
             guest_jobs=tuple(map(str, gpu.guest_jobs)),
+            takes_guests=gpu.takes_guests,
         )
         for gpu in told.gpus
     )

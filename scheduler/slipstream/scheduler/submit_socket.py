@@ -11,7 +11,8 @@ import logging
 import time
 from typing import TYPE_CHECKING, Final
 
-from slipstream.core.commands import Admit
+from slipstream.core.classes import Strength
+from slipstream.core.commands import Admit, Advise
 from slipstream.core.events import JobSubmitted
 from slipstream.scheduler import peers
 from slipstream.scheduler.messages import MOST_LINE_BYTES, MessageError, answer, read_submission
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from slipstream.scheduler.engine import Engine
 
 _LOG = logging.getLogger(__name__)
+_FIRST_HOLD_S: Final = 10
+"""Until soft hold has seen a job that must not start anywhere; afterwards it is Slurm's again."""
 _PATIENCE_S: Final = 1.0
 """Lua gives up after 20 ms; who is slower than this is not Lua."""
 
@@ -43,12 +46,20 @@ class SubmitSocket:
         engine: decides.
         trusted: uids that may ask.
         nudge: called after each: Slurm will soon have a new job.
+        holds: whether jobs are kept to their advice by soft hold.
     """
 
-    def __init__(self, engine: Engine, trusted: frozenset[int], nudge: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        trusted: frozenset[int],
+        nudge: Callable[[], None],
+        holds: Callable[[], bool],
+    ) -> None:
         self._engine = engine
         self._trusted = trusted
         self._nudge = nudge
+        self._holds = holds
 
     async def serve(self, listener: socket.socket) -> asyncio.Server:
         """Serve until the server is closed."""
@@ -86,7 +97,11 @@ class SubmitSocket:
             _LOG.warning("a submission was not understood: %s", error)
             return answer()
         commands = self._engine.submit(JobSubmitted(time.time(), request))
-        return answer(next((one.message for one in commands if isinstance(one, Admit)), ""))
+        message = next((one.message for one in commands if isinstance(one, Admit)), "")
+        bound = any(
+            isinstance(one, Advise) and one.advice.strength is Strength.REQUIRE for one in commands
+        )
+        return answer(message, _FIRST_HOLD_S if bound and self._holds() else 0)
 
     def _count(self, took_s: float) -> None:
         counters = self._engine.counters
