@@ -74,8 +74,8 @@ void slip_board_sign(struct slip_board* board) {
     close(board->sign_fd);
     board->sign_fd = -1;
   }
-  if (!there) return;
-  int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+  /* Made here as well: slurmctld may be there before the daemon is. */
+  int fd = open(path, O_RDONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600);
   if (fd < 0) return;
   if (fstat(fd, &seen) != 0 || !S_ISREG(seen.st_mode) || flock(fd, LOCK_SH | LOCK_NB) != 0) {
     close(fd); /* the writer is looking just now: the next time will do */

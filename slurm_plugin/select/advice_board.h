@@ -101,8 +101,9 @@ bool slip_board_init(struct slip_board* board, const char* path);
  * board->slot until the next call. */
 enum slip_kind slip_board_find(struct slip_board* board, uint64_t token, uint32_t task);
 
-/* Show whoever writes the board that it is read: hold a shared lock on <path>.reader, a file the
- * writer makes. The kernel takes the lock back when this process ends, however it ends. */
+/* Show whoever writes the board that it is read: hold a shared lock on <path>.reader, which
+ * is made if it is not there. The kernel takes the lock back when this process ends, however it
+ * ends. */
 void slip_board_sign(struct slip_board* board);
 
 /* Close what is open of the board. */

@@ -114,14 +114,15 @@ def test_the_reader_shows_that_it_is_at_work(path: Path) -> None:
 
 
 def test_a_sign_that_cannot_be_made_costs_the_reader_nothing(path: Path) -> None:
-    """No file, a folder or a fifo in its place: it goes on without."""
+    """A folder or a fifo in its place, or no folder at all: it goes on without."""
     place = path.with_name(path.name + SUFFIX)
-    for make in (lambda: None, place.mkdir, lambda: os.mkfifo(place)):
+    with BoardProbe(path.parent / "none" / path.name) as reader:
+        assert not reader.signs()
+    for make in (place.mkdir, lambda: os.mkfifo(place)):
         make()
         with BoardProbe(path) as reader:
             assert not reader.signs()
-        if place.exists():
-            place.rmdir() if place.is_dir() else place.unlink()
+        place.rmdir() if place.is_dir() else place.unlink()
 
 
 def test_an_array_task_goes_before_its_array(board: AdviceBoard, probe: BoardProbe) -> None:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whether the select wrapper is at work in the running slurmctld: it holds a lock that we can see.
 
-The file beside the board is ours to make; the wrapper takes a shared lock on it when slurmctld
-starts, or with the first marked job after the file came. The kernel takes the lock back when
-slurmctld ends, however it ends: a sign never outlives what it stands for.
+The wrapper takes a shared lock on a file beside the board when slurmctld starts, or, if it could
+not then, with the next marked job. The kernel takes the lock back when slurmctld ends, however it
+ends: a sign never outlives what it stands for.
 """
 
 from __future__ import annotations
