@@ -128,9 +128,7 @@ def test_a_job_is_held_for_as_long_as_the_daemon_says(lua: Lua) -> None:
     "job",
     [
         pytest.param({**JOB, "begin_time": 4_000_000_000}, id="its user has set a start"),
-        pytest.param(
-            {"tres_per_node": "gres:gpu:1"}, id="srun: it would stay held"
-        ),
+        pytest.param({"tres_per_node": "gres:gpu:1"}, id="srun: it would stay held"),
     ],
 )
 def test_a_start_that_is_not_ours_to_set_stays(lua: Lua, job: dict[str, object]) -> None:

@@ -238,7 +238,7 @@ def test_an_expired_requirement_lets_the_job_start_anywhere(bench: Bench) -> Non
 def test_a_job_advised_nowhere_waits_and_holds_up_nobody(bench: Bench) -> None:
     """Every node is free and it waits; a plain job behind it starts; new advice starts it, too."""
     token = bench.advise(Binding.REQUIRE)
-    job = bench.submit(token, "--priority=100000")
+    job = bench.submit(token)  # first in the queue, so that the next one is behind it
     plain = bench.submit()
     assert bench.starts(plain)
     assert bench.waits(job, for_s=4)

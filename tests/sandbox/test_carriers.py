@@ -114,7 +114,7 @@ def test_a_guest_waits_for_a_seat_and_holds_up_nobody(box: Box, eventually: Even
     """Both GPUs are owned without hooks: it waits and says so; it starts where one is freed."""
     first = box.plain_owner("n1", eventually)
     second = box.plain_owner("n2", eventually)
-    guest = box.job("--gres=gpu:1", OURS, "--priority=100000")
+    guest = box.job("--gres=gpu:1", OURS)
     assert eventually(lambda: box.why(guest).get("reason") == "no_guest_seat"), box.why(guest)
     told = box.why(guest)
     assert told["because"] == [

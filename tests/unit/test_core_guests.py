@@ -12,7 +12,7 @@ from core_world import RULES, full, holds, looked, machine, node, request, sight
 from slipstream.core.classes import Mode, Per, Role, Strength
 from slipstream.core.commands import Admit, Advise, Command, Withdraw
 from slipstream.core.events import ClusterSeen, NodeReported, TimerFired
-from slipstream.core.planning import MOST_PLANNED
+from slipstream.core.planning import MOST_PLANNED, MOST_SENT_ELSEWHERE
 from slipstream.core.reasons import Reason
 from slipstream.core.sights import Gpus, GpuUse, JobSight, NodeSight, Standing
 
@@ -92,30 +92,30 @@ N2_PLAIN = holds("6", None, 0, 1, 2, 3, name="n2")
         pytest.param(
             [N1_OWNED, node("n2", slots_used=12)],
             [N1_PLAIN],
-            at("n2"),
+            nowhere(),
             Reason.NO_GUEST_SEAT,
-            id="the open node is full of guests: Slurm may plan for it there",
+            id="the open node is full of guests",
         ),
         pytest.param(
             [node("n1", used=3, slots_used=3)],
             [holds("5", None, 0, 1, 2)],
             nowhere(),
             Reason.NO_GUEST_SEAT,
-            id="the open GPU is full of guests, and Slurm cannot tell it from the others",
+            id="the open GPU is full of guests",
         ),
         pytest.param(
             [full(node("n1"))],
             [holds("5", SHARES, 0, 1, 2, 3)],
-            at("n1"),
+            nowhere(),
             Reason.NO_FREE_SLOT,
             id="no slot at all",
         ),
         pytest.param(
-            [replace(node("n1"), cpus_used=32)],
-            [],
+            [replace(node("n1"), cpus_used=32), replace(N1_OWNED, name="n2")],
+            [N2_PLAIN],
             at("n1"),
             Reason.NO_FREE_CPU_OR_MEMORY,
-            id="no CPU beside the seat",
+            id="no CPU beside the seat: Slurm may know better, but there",
         ),
         pytest.param([node("n1", gpus=0)], [], [], Reason.NO_NODE_FITS, id="never: left to Slurm"),
     ],
@@ -216,8 +216,19 @@ def test_a_guest_slurm_does_not_start_is_sent_elsewhere() -> None:
     assert said(owner.handle(TimerFired(41.0))) == [(token(1), ("n1",), Strength.PREFER)]
 
 
+def test_only_so_many_guests_are_sent_elsewhere_at_once() -> None:
+    """A round must stay quick: the first in line go, the others keep their nodes for now."""
+    one = cluster(*(replace(node(name, gpus=20), cpus=100) for name in ("n1", "n2")))
+    count = MOST_SENT_ELSEWHERE + 4
+    jobs = [sight(str(number), request(number, role=Role.GUEST)) for number in range(1, count + 1)]
+    before = {key: nodes for key, nodes, _ in said(one.handle(looked(11.0, *jobs)))}
+    after = {key: nodes for key, nodes, _ in said(one.handle(TimerFired(41.0)))}
+    moved = sorted(key for key in before if before[key] != after[key])
+    assert moved == [token(number) for number in range(1, MOST_SENT_ELSEWHERE + 1)]
+
+
 def test_guests_behind_many_others_do_not_slip_past_them() -> None:
-    """A round places so many; the rest waits where Slurm may plan for it."""
+    """A round places so many; the rest waits for the next one."""
     nodes = [node(f"n{number:03}", gpus=100) for number in range(3)]
     one = cluster(*(replace(node, cpus=1000, cpus_used=0) for node in nodes))
     jobs = [
@@ -226,5 +237,5 @@ def test_guests_behind_many_others_do_not_slip_past_them() -> None:
     ]
     commands = one.handle(looked(11.0, *jobs))
     last = [one for one in said(commands) if one[0] == token(11 + MOST_PLANNED)]
-    assert last == [(token(11 + MOST_PLANNED), ("n000", "n001", "n002"), Strength.REQUIRE)]
+    assert last == [(token(11 + MOST_PLANNED), (), Strength.REQUIRE)]
     assert one.state.jobs[str(11 + MOST_PLANNED)].reason is Reason.BEHIND_OTHERS

@@ -9,7 +9,7 @@ import pytest
 
 from core_world import holds, node, request, token
 from slipstream.core.classes import Role
-from slipstream.core.placement import Field, Need, Placement, need_of, place, waiting_room
+from slipstream.core.placement import Field, Need, Placement, need_of, place, with_seats
 from slipstream.core.reasons import Reason
 from slipstream.core.records import PHASE_OF, JobRecord
 from slipstream.core.seats import Shut, free_seats, holders, shut_gpus
@@ -200,18 +200,25 @@ def test_a_kept_node_that_shuts_is_not_kept() -> None:
     assert placed.nodes == ("n2",)
 
 
-def test_a_guest_waits_where_slurm_counts_right() -> None:
-    """Only nodes without any shut GPU, that take jobs and could hold it; or none at all."""
-    cluster = field("n1", "n2", "n3", "n4", shut={"n1": Shut(1)})
-    nodes = {**cluster.nodes, "n3": replace(node("n3"), takes_jobs=False)}
+def test_seats_without_cpus_are_seats() -> None:
+    """Drained nodes, shut GPUs and taken slots are none; CPUs and memory are not asked for."""
+    cluster = field("n1", "n2", "n3", "n4", "n5", shut={"n1": Shut(4), "n2": Shut(3)})
+    nodes = {
+        **cluster.nodes,
+        "n2": replace(node("n2"), cpus_used=32),
+        "n3": replace(node("n3"), takes_jobs=False),
+        "n4": node("n4", slots_used=12),
+        "n5": replace(node("n5"), memory_used_mib=65_536),
+    }
     cluster = replace(cluster, nodes=nodes)
-    assert waiting_room(guest(), cluster).nodes == ("n2", "n4")
-    assert waiting_room(guest(1, 2), cluster).nodes == ("n2", "n4")
-    assert waiting_room(guest(1, 3), cluster).nodes == ()
-    assert waiting_room(replace(guest(), only_nodes=("n1",)), cluster).nodes == ()
+    assert with_seats(guest(), cluster).nodes == ("n2", "n5")
+    assert with_seats(guest(1, 2), cluster).nodes == ("n2", "n5")
+    assert with_seats(guest(2), cluster).nodes == ("n5",)
+    assert with_seats(guest(1, 3), cluster).nodes == ()
+    assert with_seats(replace(guest(), only_nodes=("n1",)), cluster).nodes == ()
 
 
-def test_a_waiting_room_fits_into_a_record() -> None:
+def test_no_more_nodes_are_named_than_a_record_holds() -> None:
     """However large the cluster."""
     names = [f"n{number:04}" for number in range(1000)]
-    assert len(waiting_room(guest(), field(*names, shut={})).nodes) == 64
+    assert len(with_seats(guest(), field(*names, shut={})).nodes) == 64

@@ -123,19 +123,19 @@ def place(need: Need, field: Field, keep: Sequence[str] = ()) -> Placement | Rea
     return replace(shape, nodes=_best(scores, len(shape.nodes), field.topology))
 
 
-def waiting_room(need: Need, field: Field) -> Placement:
-    """The nodes a guest that finds no seat may wait for; none if it can only wait for us.
-
-    Where every GPU takes guests, Slurm's own count of free slots is right: it can plan for the
-    guest and start it there without us. Anywhere else it would seat it beside the wrong owner.
-    """
-    allowed = [node for node in field.nodes.values() if _may_use(node, need) and node.takes_jobs]
+def with_seats(need: Need, field: Field) -> Placement:
+    """The nodes where only CPUs or memory are missing, if they are: Slurm counts those better."""
+    allowed = [node for node in field.nodes.values() if _may_use(node, need)]
     shape = _shape(need, allowed)
-    good = [one.name for one in allowed if one.name not in field.shut]
-    good = [name for name in good if _could_hold(field.nodes[name], need, shape)]
-    return replace(
-        shape, nodes=tuple(sorted(good)[:_MOST_NAMED]) if len(good) >= len(shape.nodes) else ()
-    )
+    good = [
+        node.name
+        for node in allowed
+        if _could_hold(node, need, shape)
+        and _free_seats(node, need.role) >= shape.seats_per_node
+        and _takes(node, need, shape, field)
+    ]
+    enough = len(good) >= len(shape.nodes)
+    return replace(shape, nodes=tuple(sorted(good)[:_MOST_NAMED]) if enough else ())
 
 
 def _kept(need: Need, field: Field, keep: Sequence[str]) -> Placement | None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from slipstream.core.advice import advice_key
 from slipstream.core.classes import Role
-from slipstream.core.placement import Need, Placement, need_of, place, taken, waiting_room
+from slipstream.core.placement import Need, Placement, need_of, place, taken, with_seats
 from slipstream.core.reasons import Reason, from_slurm
 
 if TYPE_CHECKING:
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 MOST_PLANNED: Final = 256
 """Jobs a round looks at: Slurm will not start more at once, and the machine must stay quick."""
+MOST_SENT_ELSEWHERE: Final = 16
+"""Guests that are given other nodes in one round: each costs a look at the whole cluster."""
 _KEPT_WAITING: Final = frozenset(
     {
         Reason.NO_FREE_SLOT,
@@ -88,6 +90,7 @@ class Planner:
         self._left = dict(field.nodes)
         self._field = replace(field, nodes=self._left)
         self._placed = 0
+        self._sent_elsewhere = 0
         self._refused: dict[Need, Reason] = {}
         self._rooms: dict[Need, Placement] = {}
 
@@ -105,8 +108,9 @@ class Planner:
             self._placed += 1
             self._left.update(taken(self._left, found, request.role))
             return Verdict(record, found)
-        kept = need is not None and need.role is Role.GUEST and found in _KEPT_WAITING
-        return Verdict(record, found, self._room(need) if need and kept else None)
+        if need is None or need.role is Role.OWNER or found not in _KEPT_WAITING:
+            return Verdict(record, found)
+        return Verdict(record, found, self._room(need, found))
 
     def _found(self, record: JobRecord, need: Need | None) -> Placement | Reason:
         if record.sight and (forbidden := from_slurm(record.sight.slurm_reason)):
@@ -135,13 +139,19 @@ class Planner:
         """
         if need.role is Role.OWNER or record.sight is None or record.advice_key not in self._stuck:
             return None
+        if self._sent_elsewhere >= MOST_SENT_ELSEWHERE:
+            return None
+        self._sent_elsewhere += 1
         avoided = (*need.excluded_nodes, *self._before(record))
         found = place(replace(need, excluded_nodes=avoided), self._field)
         return found if isinstance(found, Placement) else None
 
-    def _room(self, need: Need) -> Placement:
+    def _room(self, need: Need, why: Reason) -> Placement:
+        """Where a guest waits: nowhere, so that Slurm keeps no node for it, or where seats are."""
+        if why is not Reason.NO_FREE_CPU_OR_MEMORY:
+            return Placement((), need.seats, need.tasks, need.tasks * need.cpus_per_task)
         if need not in self._rooms:
-            self._rooms[need] = waiting_room(need, self._field)
+            self._rooms[need] = with_seats(need, self._field)
         return self._rooms[need]
 
 
