@@ -115,6 +115,19 @@ def test_nowhere_is_a_hold() -> None:
     assert change.start_at_s <= time.time() + 60
 
 
+def test_an_owners_start_does_not_depend_on_us() -> None:
+    """A preference changes nothing of a job, and takes back what was required before."""
+    preferred = replace(advice("n1"), strength=Strength.PREFER)
+    world = World()
+    sink = world.sink()
+    sink.replace([preferred])
+    sink.tick()
+    sink.advise(advice())
+    sink.advise(preferred)
+    sink.tick()
+    assert world.changes == []
+
+
 @pytest.mark.parametrize("how", ["withdrawn", "replaced", "not in use"])
 def test_what_was_done_is_taken_back(how: str) -> None:
     """The advice is gone, or the wrapper has come: the job may start anywhere."""

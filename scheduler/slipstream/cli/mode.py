@@ -19,7 +19,7 @@ _SAYS: Final = {
 }
 _BY: Final = {
     "board": "by the advice board, which the select wrapper in slurmctld follows",
-    "hold": "by soft hold, through start times and node lists of waiting jobs",
+    "hold": "by soft hold: guests only, through their start times and node lists",
 }
 _DEFAULT_SWITCH: Final = "/etc/slipstream/disable"
 

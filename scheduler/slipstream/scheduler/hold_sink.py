@@ -3,6 +3,9 @@
 
 It acts on what the poller saw, and then not again until the poller has seen what became of it.
 While it is not in use it takes back what it, or a daemon before it, has done to jobs.
+
+Only what is required is carried out, which is said of guests alone: a preference is not worth that
+an owner's start depends on us for a moment.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from slipstream.core.advice import advice_key
+from slipstream.core.classes import Strength
 from slipstream.scheduler.board_sink import for_slurm
 from slipstream.scheduler.sink import SinkError
 from slipstream.slurm_plugin import SlurmError
@@ -20,7 +24,7 @@ from slipstream.slurm_plugin.advice import AdviceError, boot_s
 from slipstream.slurm_plugin.soft_hold import Moment, SoftHold
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from slipstream.core.advice import Advice
     from slipstream.slurm_plugin import Poller, Slurm
@@ -68,11 +72,8 @@ class HoldSink:
 
     def advise(self, advice: Advice) -> None:
         """Say it, in place of what was said of this job before."""
-        try:
-            said = for_slurm(advice)
-        except AdviceError as error:
-            raise SinkError(str(error)) from error
-        self._say({**self._said, advice.key: said})
+        kept = {key: one for key, one in self._said.items() if key != advice.key}
+        self._say({**kept, **_required([advice])})
 
     def withdraw(self, token: str, task: int | None) -> None:
         """Say nothing of this job any more."""
@@ -81,11 +82,7 @@ class HoldSink:
 
     def replace(self, advice: Sequence[Advice]) -> None:
         """Exactly this."""
-        try:
-            said = {one.key: for_slurm(one) for one in advice}
-        except AdviceError as error:
-            raise SinkError(str(error)) from error
-        self._say(said)
+        self._say(_required(advice))
 
     def tick(self) -> None:
         """Do what is due now; raises what Slurm refuses."""
@@ -119,3 +116,10 @@ class HoldSink:
             with self._wake:
                 self._wake.wait_for(lambda: self._stopping or self._news, rest_s)
                 self._news = False
+
+
+def _required(advice: Iterable[Advice]) -> dict[str, SlurmAdvice]:
+    try:
+        return {one.key: for_slurm(one) for one in advice if one.strength is Strength.REQUIRE}
+    except AdviceError as error:
+        raise SinkError(str(error)) from error
