@@ -108,6 +108,8 @@ def test_a_guest_starts_where_the_gpu_takes_guests(
     assert eventually(lambda: {box.where(job) for job in guests} == {"RUNNING n2"}), [
         (box.where(job), box.why(job)) for job in guests
     ]
+    shown = [box.cluster.run("scontrol", "show", "job", job).stdout for job in guests]
+    assert {"bound=1" in text for text in shown} == {box.carrier == "hold"}
 
 
 def test_a_guest_waits_for_a_seat_and_holds_up_nobody(box: Box, eventually: Eventually) -> None:
