@@ -35,6 +35,8 @@ with Answering(Path(sys.argv[1]), lambda line: answer):
     print("ready", flush=True)
     sys.stdin.read()
 """
+NEWER_S = itertools.count(time.time() + 1e6)
+"""Dates of a script, each newer by the second that slurmctld tells them apart by."""
 GARBAGE = r"\\x00\\xff{]garbage"
 
 
@@ -70,7 +72,7 @@ def server(path: Path, answer: str, *, stopped: bool = False) -> Iterator[None]:
 def submit_socket(box: Sandbox) -> Iterator[Path]:
     """Where job_submit asks; its breaker does not rest, because it is loaded anew each time."""
     script = box.layout.etc / "job_submit.lua"
-    os.utime(script, (time.time() + 1e6,) * 2)
+    os.utime(script, (next(NEWER_S),) * 2)
     yield box.layout.run / "submit.sock"
     os.utime(script, (1e6, 1e6))
 
