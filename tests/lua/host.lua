@@ -13,7 +13,7 @@ local STRINGS = {
 }
 local NO_VAL, NO_VAL16 = 4294967294, 65534
 local NUMBERS = {
-  cpus_per_task = NO_VAL16, het_job_offset = NO_VAL, max_nodes = NO_VAL, min_cpus = 1,
+  begin_time = 0, cpus_per_task = NO_VAL16, het_job_offset = NO_VAL, max_nodes = NO_VAL, min_cpus = 1,
   min_nodes = NO_VAL, ntasks_per_gpu = NO_VAL16, ntasks_per_node = NO_VAL16,
   ntasks_per_tres = NO_VAL16, num_tasks = NO_VAL, shared = NO_VAL16, sockets_per_node = NO_VAL16,
   time_limit = NO_VAL, user_id = 1000,

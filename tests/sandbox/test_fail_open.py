@@ -35,6 +35,8 @@ with Answering(Path(sys.argv[1]), lambda line: answer):
     print("ready", flush=True)
     sys.stdin.read()
 """
+NEWER_S = itertools.count(time.time() + 1e6)
+"""Dates of a script, each newer by the second that slurmctld tells them apart by."""
 GARBAGE = r"\\x00\\xff{]garbage"
 
 
@@ -67,12 +69,15 @@ def server(path: Path, answer: str, *, stopped: bool = False) -> Iterator[None]:
 
 
 @pytest.fixture
-def submit_socket(box: Sandbox) -> Iterator[Path]:
-    """Where job_submit asks; its breaker does not rest, because it is loaded anew each time."""
-    script = box.layout.etc / "job_submit.lua"
-    os.utime(script, (time.time() + 1e6,) * 2)
-    yield box.layout.run / "submit.sock"
-    os.utime(script, (1e6, 1e6))
+def submit_socket(box: Sandbox) -> Path:
+    """Where job_submit asks; its breaker does not rest, because it is loaded anew."""
+    load_anew(box)
+    return box.layout.run / "submit.sock"
+
+
+def load_anew(box: Sandbox) -> None:
+    """Have slurmctld read job_submit.lua at the next submission, as after an edit."""
+    os.utime(box.layout.etc / "job_submit.lua", (next(NEWER_S),) * 2)
 
 
 def submitted(box: Sandbox) -> str:
@@ -103,6 +108,7 @@ def test_an_answer_is_heard(box: Sandbox, submit_socket: Path, tmp_path: Path) -
     said = ""
     with Answering(submit_socket, lambda _line: json.dumps(answer).encode() + b"\n") as daemon:
         for _ in range(20):  # a busy machine may not answer within 20 ms every time
+            load_anew(box)
             done = box.run("sbatch", "--hold", OURS, "--gpus=1", str(script), "--lr", "0.1")
             box.run("scancel", done.stdout.split()[-1])
             if said := done.stderr:

@@ -71,6 +71,15 @@ def owns(box: Sandbox, job: str, *gpus: int) -> bool:
 
 
 @contextlib.contextmanager
+def only_watched(box: Sandbox) -> Iterator[None]:
+    """Nobody tells Slurm where jobs should start: with advice a guest would wait in the queue."""
+    mode = str((slipstream(box, "mode") or {})["mode"])
+    assert slipstream(box, "mode", "observe")
+    yield
+    assert slipstream(box, "mode", mode)
+
+
+@contextlib.contextmanager
 def interactive(box: Sandbox, *argv: str) -> Iterator[None]:
     """Srun or salloc, for the length of a `with`."""
     nothing = subprocess.DEVNULL
@@ -129,7 +138,9 @@ def test_a_guest_without_a_gpu_to_join_stands_still_until_the_owner_ends(
     """It starts, does not one mini-batch, `why` says for whom it waits; then it trains."""
     owner = waits(box, tmp_path / "owner", "--gres=gpu:2")
     assert eventually(lambda: owns(box, owner, 0, 1))
-    guest = trains(box, tmp_path / "guest", *GUEST)
+    with only_watched(box):
+        guest = trains(box, tmp_path / "guest", *GUEST)
+        assert eventually(lambda: why(box, guest).get("phase") == "running"), why(box, guest)
     sentence = f"GPU 0 of n1: its owner, job {owner}, takes no guests"
     assert eventually(lambda: why(box, guest).get("stands_for") == sentence), why(box, guest)
     time.sleep(STILL_S)

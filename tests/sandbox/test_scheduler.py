@@ -52,6 +52,7 @@ class Rig:
             "SLIPSTREAM_STATE_DIR": str(self.folder / "state"),
             "SLIPSTREAM_DISABLE_FILE": str(self.folder / "disable"),
             "SLIPSTREAM_SCHEDULER_MODE": "advise",
+            "SLIPSTREAM_SCHEDULER_CARRIER": "board",
             "SLIPSTREAM_SCHEDULER_POLL_AWAY_S": "10",
         }
 

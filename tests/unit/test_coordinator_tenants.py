@@ -165,11 +165,13 @@ def test_what_was_told_first_counts(tree: Tree, tenants: Tenants) -> None:
 
 
 def test_a_task_that_is_about_to_start_is_looked_at_again(tree: Tree, tenants: Tenants) -> None:
-    """Between fork and exec it is called slurmstepd, and for a moment it has no environment."""
+    """Between fork and exec it is called slurmstepd, and for a moment it knows nothing of Slurm."""
     tree.add(10, "slurmstepd", title="slurmstepd: [5.batch]")
     tree.add(11, "slurmstepd", parent=10, uid=1000)
     assert tenants.look() == {}
     tree.add(11, "slurm_script", parent=10, uid=1000)
+    assert tenants.look() == {}
+    tree.add(11, "env", {"PATH": "/bin"}, parent=10, uid=1000)
     assert tenants.look() == {}
     tree.task(11, 5, SLURM_JOB_GPUS="0")
     assert set(tenants.look()) == {5}

@@ -168,6 +168,30 @@ def test_a_name_of_strange_bytes_costs_nobody_an_answer() -> None:
     assert read_submission(line, Estimator()).name == "\ufffdbung"
 
 
+def test_who_does_not_share_is_heard() -> None:
+    """In the submission and in the marker; silence is consent."""
+    told = (read_submission(submission(share=one), Estimator()) for one in (True, None, False))
+    assert [one.shares for one in told] == [True, True, False]
+    alone = request_of(job(MARKER.replace("weight=4", "weight=4 share=no")))
+    shared = request_of(job(MARKER))
+    assert alone
+    assert shared
+    assert (alone.shares, shared.shares) == (False, True)
+
+
+def test_a_gpu_takes_guests_unless_its_coordinator_says_otherwise() -> None:
+    """An older coordinator says nothing."""
+    gpus = [{"index": 0}, {"index": 1, "takes_guests": False}, {"index": 2, "takes_guests": True}]
+    line = json.dumps({"v": 1, "node": "n1", "at_s": 1.0, "gpus": gpus}).encode()
+    assert [gpu.takes_guests for gpu in read_report(line).gpus] == [True, False, True]
+
+
+def test_a_hold_is_told_only_if_there_is_one() -> None:
+    """Seconds for job_submit."""
+    assert json.loads(answer("hello", 10)) == {"v": 1, "message": "hello", "hold_s": 10}
+    assert json.loads(answer()) == {"v": 1}
+
+
 def test_an_answer_is_one_line() -> None:
     """With a message or without, whatever the message holds."""
     assert json.loads(answer("two\nlines")) == {"v": 1, "message": "two\nlines"}

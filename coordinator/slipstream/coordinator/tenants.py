@@ -89,8 +89,8 @@ class Tenants:
             if one.name in _STARTERS:
                 continue
             environment = self._procfs.environment(pid) if one.parent in steps else {}
-            if one.parent in steps and not environment:
-                continue  # in the midst of its exec
+            if one.parent in steps and "SLURMD_NODENAME" not in environment:
+                continue  # it has not come to the exec that tells it so
             found = environment and self._tenant(pid, one.uid, steps[one.parent], environment)
             if found:
                 self._found[pid] = found

@@ -21,7 +21,9 @@ def to_user(request: Request, found: Placement | Reason, *, advising: bool) -> s
     """One sentence for the terminal of whoever submits. Of defaults it says nothing."""
     who = f"{request.job_class} {request.role}"
     seat = "GPUs" if request.role is Role.OWNER else "seats"
-    if not isinstance(found, Placement):
+    if found is Reason.NO_GUEST_SEAT and not advising:
+        said = f"{who}, Slurm decides where it starts: {_lowered(SENTENCE[found])}"
+    elif not isinstance(found, Placement):
         said = f"{who}, it will wait: {_lowered(SENTENCE[found])}"
     elif advising:
         said = f"{who}, {seat} are free on {_named(found.nodes)}."

@@ -31,6 +31,8 @@ class Request:
     role: Role
     gpus: Gpus
     weight: int = 1
+    shares: bool = True
+    """False: its user wants no guest on its GPUs."""
     nodes_min: int = 1
     tasks: int = 1
     cpus_per_task: int = 1

@@ -55,6 +55,7 @@ class _Submission(msgspec.Struct):
     argv: Any = None
     hints: Any = None
     roles: Any = None
+    share: bool | None = None
 
 
 class _Gpu(msgspec.Struct):
@@ -105,6 +106,7 @@ def read_submission(line: bytes, estimator: Estimator) -> Request:
         role=told.role,
         gpus=Gpus(told.gpus.per, told.gpus.count),
         weight=told.weight or 1,
+        shares=told.share is not False,
         nodes_min=max(1, (told.nodes[0] if told.nodes else None) or 1),
         tasks=max(1, told.tasks or 1),
         cpus_per_task=max(1, told.cpus_per_task or 1),
@@ -137,9 +139,10 @@ def _pairs(told: object, kind: type[_Value]) -> dict[str, _Value]:
     return {name: value for name, value in pairs if isinstance(value, kind)}
 
 
-def answer(message: str = "") -> bytes:
-    """Our line to job_submit."""
-    return _ANSWER.encode({"v": 1, "message": message} if message else {"v": 1}) + b"\n"
+def answer(message: str = "", hold_s: int = 0) -> bytes:
+    """Our line to job_submit: a sentence for the user, and for how long the job may not start."""
+    told = {"message": message, "hold_s": hold_s}
+    return _ANSWER.encode({"v": 1, **{key: one for key, one in told.items() if one}}) + b"\n"
 
 
 def read_report(line: bytes) -> NodeReported:
