@@ -26,7 +26,7 @@ demo: $(VENV) ## the same PyTorch jobs on stock Slurm and with Slipstream; repor
 	@PYTHONPATH=examples $(BIN)/python -m demo --out build/demo $(ARGS)
 
 test: $(VENV) lint ## lint and every test layer (ARGS="-k name" to choose)
-	@$(BIN)/python -m pytest $(ARGS)
+	@$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
 
 unit: $(VENV) ## only the fast layers: house, unit, property
 	@$(BIN)/python -m pytest -m "house or unit or property" $(ARGS)
