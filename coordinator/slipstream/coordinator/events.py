@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 VERSION: Final = 1
 HEARTBEAT_S: Final = 5.0
 _SEND_WITHIN_S: Final = 1.0
-_BUSY: Final = (Phase.TRAINING, Phase.WAITING_FOR_BATON)
+_BUSY: Final = frozenset(Phase) - {
+    *(Phase.UNCLAIMED, Phase.IMPORTING, Phase.LOADING, Phase.ENDED)
+}
 
 
 def event(

@@ -1,23 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a training process does at a boundary: say how far it is, read what is asked, keep order.
 
-While the lease holds that is all. When it is lost, an owner runs free and a guest passes the baton.
+While the lease holds it does what is asked. When it is lost, nobody could say when to end that: an
+owner runs free and a guest passes the baton.
 """
 
 from __future__ import annotations
 
 import os
+import sys
+import time
 from time import monotonic_ns
 from typing import TYPE_CHECKING
 
 from slipstream.torch_hooks.baton import DEFAULT_SLICE_MS, SLICE_VARIABLE, Baton
 from slipstream.torch_hooks.pace import Pace
-from slipstream.wire.control_block import Capability, Phase, Role
+from slipstream.wire.control_block import Capability, Phase, Request, Role
 
 if TYPE_CHECKING:
     from slipstream.torch_hooks.block import Block
+    from slipstream.torch_hooks.memory import Memory
     from slipstream.torch_hooks.notes import Notes
     from slipstream.wire.control_block import Directive
+
+
+_LOOK_EVERY_S = 0.02
 
 
 class Session:
@@ -35,10 +42,12 @@ class Session:
         self._lost = False
         self._quiet = False
         self._baton_waited_ns = 0
-        block.write(
-            phase=Phase.LOADING,
-            capabilities=Capability.BOUNDARIES | (Capability.BATON if self._baton else 0),
-        )
+        self._parked_ns = 0
+        self._memory: Memory | None = None
+        self._capabilities = Capability.BOUNDARIES | Capability.PARKABLE
+        if self._baton:
+            self._capabilities |= Capability.BATON
+        block.write(phase=Phase.LOADING, capabilities=self._capabilities)
 
     def boundary(self) -> None:
         """Between two mini-batches. Almost always quick: each microsecond here is the user's."""
@@ -68,15 +77,73 @@ class Session:
         """Something is new: the first mini-batch, a directive, a lease lost or back."""
         if self.minibatches == 1:
             self.block.write(phase=Phase.TRAINING)
-        directive = self.block.news()
-        if directive is not None:
-            self.directive = directive
-            self.block.write(directive_epoch=directive.epoch, problems=self._notes.total)
+        self._read_news()
         if self.block.lease_until_ns < now_ns:
             self._without_lease()
         elif self._lost:
             self._lease_is_back()
-        self._quiet = not self._lost
+        if self._asks(Request.PARK):
+            self._park()
+        self._quiet = not self._lost and not self._is_armed_for_later
+
+    def _read_news(self) -> None:
+        directive = self.block.news()
+        if directive is not None:
+            self.directive = directive
+            self.block.write(directive_epoch=directive.epoch, problems=self._notes.total)
+
+    @property
+    def _is_armed_for_later(self) -> bool:
+        return self.directive is not None and self.directive.armed_for_minibatch > self.minibatches
+
+    def _asks(self, request: Request) -> bool:
+        """Whether it is to be done at this boundary, by somebody who will say when to end it."""
+        directive = self.directive
+        if directive is None or directive.request != request or self._is_armed_for_later:
+            return False
+        return self._has_lease()
+
+    def _park(self) -> None:
+        began_ns = monotonic_ns()
+        if "torch" in sys.modules:
+            self._memory_of_torch().park(self._stand_still)
+        else:
+            self._stand_still(emptied=False)
+        self._parked_ns += monotonic_ns() - began_ns
+        self.block.write(
+            phase=Phase.TRAINING,
+            parked_ns=self._parked_ns,
+            capabilities=self._capabilities,
+            problems=self._notes.total,
+        )
+
+    def _stand_still(self, emptied: bool) -> None:  # noqa: FBT001 (a callback's one argument)
+        """Wait until this process may go on; without a lease a guest needs the baton for that."""
+        if not emptied:
+            self._capabilities &= ~Capability.PARKABLE  # it was asked for and could not be done
+        while True:
+            self.block.write(
+                phase=Phase.PARKED if emptied else Phase.PAUSED,
+                capabilities=self._capabilities,
+                problems=self._notes.total,
+            )
+            while self._asks(Request.PARK):
+                time.sleep(_LOOK_EVERY_S)
+                self._read_news()
+            if not self._has_lease():
+                self._without_lease()
+            if self._lost and self._has_lease():
+                self._lease_is_back()
+            if not self._asks(Request.PARK):
+                return
+
+    def _memory_of_torch(self) -> Memory:
+        """Loaded when first needed: most trainings never are asked for their memory."""
+        if self._memory is None:
+            from slipstream.torch_hooks.memory import Memory  # noqa: PLC0415 (see above)
+
+            self._memory = Memory(self._notes)
+        return self._memory
 
     def _without_lease(self) -> None:
         if not self._lost:

@@ -10,7 +10,7 @@
 #define SLIP_CONTROL_MAGIC "SLIPCTRL" /* eight characters, no closing zero in the page */
 
 enum {
-  SLIP_CONTROL_VERSION = 1,
+  SLIP_CONTROL_VERSION = 2,
   SLIP_CONTROL_PAGE_BYTES = 4096,
   SLIP_CONTROL_UP_OFFSET = 2048,
   SLIP_CONTROL_DOWN_OFFSET = 3072,
@@ -26,6 +26,27 @@ enum slip_phase {
   SLIP_PHASE_TRAINING = 3,
   SLIP_PHASE_WAITING_FOR_BATON = 4,
   SLIP_PHASE_ENDED = 5,
+  SLIP_PHASE_PARKED = 6,
+  SLIP_PHASE_SAVING = 7,
+  SLIP_PHASE_RESTORING = 8,
+  SLIP_PHASE_PAUSED = 9,
+};
+
+enum slip_request {
+  SLIP_REQUEST_NONE = 0,
+  SLIP_REQUEST_PAUSE = 1,
+  SLIP_REQUEST_PARK = 2,
+  SLIP_REQUEST_CHECKPOINT = 3,
+  SLIP_REQUEST_REBIND = 4,
+};
+
+enum slip_capability {
+  SLIP_CAPABILITY_BOUNDARIES = 1,
+  SLIP_CAPABILITY_BATON = 2,
+  SLIP_CAPABILITY_PAUSE = 4,
+  SLIP_CAPABILITY_RESTORABLE = 16,
+  SLIP_CAPABILITY_PARKABLE = 32,
+  SLIP_CAPABILITY_GATEABLE = 64,
 };
 
 struct slip_control_header {
@@ -58,6 +79,7 @@ struct slip_control_up {
   uint64_t leases_lost;
   uint64_t baton_waited_ns;
   uint64_t directive_epoch;
+  uint64_t parked_ns;
 };
 
 struct slip_control_down {

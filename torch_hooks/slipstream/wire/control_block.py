@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 ENVIRONMENT_VARIABLE = "SLIPSTREAM_CONTROL"
 
 MAGIC = b"SLIPCTRL"
-VERSION = 1
+VERSION = 2
 PAGE_BYTES = 4096
 UP_OFFSET = 2048
 DOWN_OFFSET = 3072
@@ -53,7 +53,7 @@ class Role(enum.IntEnum):
 
 
 class Phase(enum.IntEnum):
-    """What a training process is doing; a later one is nearer to the end of its life."""
+    """What a training process is doing."""
 
     UNCLAIMED = 0
     IMPORTING = 1
@@ -61,6 +61,22 @@ class Phase(enum.IntEnum):
     TRAINING = 3
     WAITING_FOR_BATON = 4
     ENDED = 5
+    PARKED = 6
+    SAVING = 7
+    RESTORING = 8
+    PAUSED = 9
+
+
+class Request(enum.IntEnum):
+    """What a directive asks for at the boundary it is armed for."""
+
+    NONE = 0
+    PAUSE = 1
+    """Stand still until it is asked no more; what is on the GPU stays there."""
+    PARK = 2
+    """Empty the GPU into host memory and stand still until it is asked no more."""
+    CHECKPOINT = 3
+    REBIND = 4
 
 
 class Capability(enum.IntFlag):
@@ -68,6 +84,10 @@ class Capability(enum.IntFlag):
 
     BOUNDARIES = 1
     BATON = 2
+    PAUSE = 4
+    RESTORABLE = 16
+    PARKABLE = 32
+    GATEABLE = 64
 
 
 _NO_CAPABILITY = Capability(0)
@@ -129,6 +149,7 @@ class Up(ctypes.Structure):
             "leases_lost",
             "baton_waited_ns",
             "directive_epoch",
+            "parked_ns",
         )
     )
 
@@ -186,6 +207,8 @@ class Progress:
     leases_lost: int = 0
     baton_waited_ns: int = 0
     directive_epoch: int = 0
+    parked_ns: int = 0
+    """How long it was parked in all, up to when it last came back."""
 
 
 @dataclass(frozen=True)
@@ -196,8 +219,8 @@ class Directive:
     share_pct: int = 100
     cap_bytes: int = 0
     """0: no cap."""
-    request: int = 0
-    """0: nothing. Requests get their numbers with the parts that carry them out."""
+    request: int = Request.NONE
+    """A `Request`; one that is not known asks for nothing."""
     armed_for_minibatch: int = 0
 
 

@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The memory that tensors alive in this process lie in, each piece once.
+
+Tensors are found through Python's collector: parameters, buffers, gradients, optimizer state, the
+parts of a DTensor, and whatever else the program holds. What only C++ holds, the gradient buckets
+of DDP say, is not seen; it stays where it is, and is as good as before.
+"""
+
+from __future__ import annotations
+
+import gc
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator
+
+    from torch import Tensor, UntypedStorage
+
+
+@dataclass(frozen=True)
+class Found:
+    """What was found on a device."""
+
+    movable: list[UntypedStorage]
+    stuck_bytes: int
+    """Of storages that must stay: others (a process, numpy, a library) know their address."""
+
+
+def alive(on_device: Callable[[UntypedStorage], bool], *, but: Collection[int] = ()) -> Found:
+    """All storages of living tensors on the device, except those with these numbers (`_cdata`)."""
+    movable: list[UntypedStorage] = []
+    stuck_bytes = 0
+    seen = set(but)
+    for tensor in _tensors():
+        storage = _storage_of(tensor)
+        if storage is None or storage._cdata in seen:  # noqa: SLF001 (the one name a storage has)
+            continue
+        seen.add(storage._cdata)  # noqa: SLF001 (as above)
+        if not on_device(storage) or not storage.nbytes():
+            continue
+        if is_movable(storage):
+            movable.append(storage)
+        else:
+            stuck_bytes += storage.nbytes()
+    return Found(movable, stuck_bytes)
+
+
+def is_movable(storage: UntypedStorage) -> bool:
+    """Whether only tensors know where it lies; those on CUDA always say that they are shared."""
+    return storage.resizable() and (storage.is_cuda or not storage.is_shared())
+
+
+def raw(storage: UntypedStorage) -> Tensor:
+    """Its bytes, as a tensor over the same memory."""
+    return torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
+
+
+def _tensors() -> Iterator[Tensor]:
+    kinds = {torch.Tensor}
+    fresh = [torch.Tensor]
+    while fresh:
+        fresh = [kind for parent in fresh for kind in type.__subclasses__(parent)]
+        kinds.update(fresh)
+    # By type, not isinstance: that would ask each object for its class, and run the user's code.
+    return (thing for thing in gc.get_objects() if type(thing) in kinds)
+
+
+def _storage_of(tensor: Tensor) -> UntypedStorage | None:
+    """None for a tensor without memory of its own: sparse, fake, or a wrapper around others."""
+    try:
+        storage = tensor.untyped_storage()
+        return storage if storage.device.type != "meta" and storage.data_ptr() else None
+    except (RuntimeError, NotImplementedError):
+        return None
