@@ -3,7 +3,7 @@
 
 `make -s bench NAME=park`. The last line printed is one JSON object:
 
-* `park_vs_memcpy`, `unpark_vs_memcpy`: the time to empty the device, and to fill it again, over
+* `park_vs_memcpy`, `unpark_vs_memcpy`: processor time to empty the device, and to fill it, over
   that of one memcpy of as many bytes between two pieces of memory in use. A round measures all
   three one after the other; the median of the rounds is taken. The first round is not counted: it
   makes the host memory that later ones use again (`first_park_vs_memcpy`).
@@ -11,7 +11,7 @@
 * `parked_cpu_pct`: processor time of a process that stands parked, told by its own clock.
 * `memcpy_gb_per_s`, `transparent_huge_pages`: the machine. We ask the kernel for huge pages by
   madvise, both for our memory and for that which torch allocates when tensors come back; no
-  variable (THP_MEM_ALLOC_ENABLE) is set.
+  variable (THP_MEM_ALLOC_ENABLE) is set. Torch has one thread, for the memcpy as for the rest.
 """
 
 from __future__ import annotations
@@ -75,6 +75,7 @@ class Training:
 
 def main() -> None:
     """Measure everything, telling what goes on; the figures come last."""
+    torch.set_num_threads(1)
     training = Training()
     training.minibatch()
     never_parked = copy.deepcopy(training)
@@ -101,14 +102,14 @@ def _ratios(nbytes: int, others: Training) -> dict[str, float]:
     kept = {one.untyped_storage()._cdata for one in (source, target, *others.result())}
     rounds: list[tuple[float, float, float]] = []
     for _ in range(ROUNDS + 1):
-        began_s = time.perf_counter()
+        began_s = time.process_time()
         target.copy_(source)
-        copied_s = time.perf_counter()
+        copied_s = time.process_time()
         parking.empty(device, but=kept)
-        emptied_s = time.perf_counter()
+        emptied_s = time.process_time()
         if not parking.fill(device):
             raise RuntimeError("it did not come back")
-        filled_s = time.perf_counter()
+        filled_s = time.process_time()
         rounds.append((copied_s - began_s, emptied_s - copied_s, filled_s - emptied_s))
         print(
             "memcpy {:.0f} ms, park {:.0f} ms, unpark {:.0f} ms".format(

@@ -22,9 +22,7 @@ if TYPE_CHECKING:
 VERSION: Final = 1
 HEARTBEAT_S: Final = 5.0
 _SEND_WITHIN_S: Final = 1.0
-_BUSY: Final = frozenset(Phase) - {
-    *(Phase.UNCLAIMED, Phase.IMPORTING, Phase.LOADING, Phase.ENDED)
-}
+_BUSY: Final = frozenset(Phase) - {*(Phase.UNCLAIMED, Phase.IMPORTING, Phase.LOADING, Phase.ENDED)}
 
 
 def event(

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from slipstream.torch_hooks.device import Device
     from slipstream.torch_hooks.notes import Notes
 
-_LOOK_EVERY_S = 0.02
+_LOOK_EVERY_S = 0.05
 
 F = TypeVar("F", bound="Callable[..., object]")
 

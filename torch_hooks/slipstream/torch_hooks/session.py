@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from slipstream.wire.control_block import Directive
 
 
-_LOOK_EVERY_S = 0.02
+_LOOK_EVERY_S = 0.05
 
 
 class Session:

@@ -1,0 +1,246 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Parking an unchanged program through its page: directives, leases, batons, simulated GPUs."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from occupancy_rig import MIB, simulated_node
+from parking_rig import FOREVER_NS, GPU, Job, page_in, started
+from slipstream.torch_hooks import occupancy
+from slipstream.torch_hooks.baton import Baton
+from slipstream.wire import gpu_state
+from slipstream.wire.control_block import Capability, Directive, Phase, Request, Role
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+    from pathlib import Path
+
+    from slipstream.coordinator import blocks
+
+pytestmark = pytest.mark.unit
+
+PARK = Directive(epoch=1, request=Request.PARK)
+GO_ON = Directive(epoch=2)
+TRAIN = """
+import hashlib, torch
+torch.manual_seed(1)
+torch.set_num_threads(1)
+model = torch.nn.Sequential(torch.nn.Linear(32, 64), torch.nn.ReLU(), torch.nn.Linear(64, 8))
+optimizer = torch.optim.Adam(model.parameters())
+inputs = torch.randn(16, 32)
+for _ in range(40):
+    optimizer.zero_grad()
+    model(inputs).square().mean().backward()
+    optimizer.step()
+state = [one for each in optimizer.state.values() for one in each.values()]
+digest = hashlib.sha256()
+for one in [*model.parameters(), *state]:
+    digest.update(one.detach().numpy().tobytes())
+print(digest.hexdigest())
+"""
+ON_A_GPU = """
+import os, torch
+from slipstream.torch_hooks import occupancy
+weight = torch.nn.Parameter(torch.ones(4))
+optimizer = torch.optim.SGD([weight], lr=0.1)
+with occupancy.open_gpu() as gpu, gpu.allocate(int(os.environ["HELD"])):
+    for _ in range(int(os.environ["MINIBATCHES"])):
+        gpu.launch(duration_us=1000)
+        gpu.synchronize()
+        weight.grad = torch.ones(4)
+        optimizer.step()
+print("done")
+"""
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """What the program prints if nobody asks for anything."""
+    with started(page_in(tmp_path_factory.mktemp("plain")), TRAIN) as job:
+        return job.output()
+
+
+def test_a_parked_program_ends_as_if_it_had_not_been(tmp_path: Path, undisturbed: str) -> None:
+    """Parked after the mini-batch it was armed for, and told so by its page."""
+    page = page_in(tmp_path)
+    page.direct(Directive(epoch=1, request=Request.PARK, armed_for_minibatch=7))
+    with started(page, TRAIN) as job:
+        job.until(lambda: page.progress.phase == Phase.PARKED)
+        assert (page.progress.minibatches, page.progress.directive_epoch) == (7, 1)
+        assert page.progress.capabilities & Capability.PARKABLE
+        page.direct(GO_ON)
+        assert job.output() == undisturbed
+    assert (page.progress.minibatches, page.progress.problems) == (40, 0)
+    assert page.progress.parked_ns > 0
+
+
+def test_it_can_be_parked_again_and_again(tmp_path: Path, undisturbed: str) -> None:
+    """At the sixth, twelfth, … mini-batch; each directive is one epoch."""
+    page = page_in(tmp_path)
+    page.direct(Directive(epoch=1, request=Request.PARK, armed_for_minibatch=6))
+    with started(page, TRAIN) as job:
+        for number in range(1, 5):
+            at = 6 * number
+            job.until(lambda at=at: (page.progress.phase, page.progress.minibatches) == (6, at))
+            page.direct(Directive(number + 1, request=Request.PARK, armed_for_minibatch=at + 6))
+        job.until(lambda: (page.progress.phase, page.progress.minibatches) == (Phase.PARKED, 30))
+        page.direct(Directive(epoch=9))
+        assert job.output() == undisturbed
+
+
+def test_a_parked_process_needs_next_to_no_processor(tmp_path: Path) -> None:
+    """Less than half a percent of one, by the kernel's count."""
+    page = page_in(tmp_path)
+    page.direct(PARK)
+    with started(page, TRAIN) as job:
+        job.until(lambda: page.progress.phase == Phase.PARKED)
+        time.sleep(0.2)
+        began_s, used_s = time.monotonic(), _processor_s(job.process.pid)
+        time.sleep(3)
+        share = (_processor_s(job.process.pid) - used_s) / (time.monotonic() - began_s)
+        assert share <= 0.005
+        page.direct(GO_ON)
+        job.output()
+
+
+def test_a_request_without_a_lease_is_not_followed(tmp_path: Path, undisturbed: str) -> None:
+    """Who would say when to end it? The owner runs on."""
+    page = page_in(tmp_path, Role.OWNER)
+    page.renew_lease(1)
+    page.direct(PARK)
+    with started(page, TRAIN) as job:
+        assert job.output() == undisturbed
+    assert page.progress.parked_ns == 0
+
+
+def test_an_owner_comes_back_when_the_lease_is_lost(tmp_path: Path, undisturbed: str) -> None:
+    """The coordinator died while it was parked."""
+    page = page_in(tmp_path, Role.OWNER)
+    page.direct(PARK)
+    with started(page, TRAIN) as job:
+        job.until(lambda: page.progress.phase == Phase.PARKED)
+        page.renew_lease(1)
+        assert job.output() == undisturbed
+    assert page.progress.leases_lost == 1
+
+
+def test_a_guest_without_a_lease_stays_parked_until_it_has_the_baton(
+    tmp_path: Path, undisturbed: str
+) -> None:
+    """Else all guests of a GPU came back at once."""
+    page = page_in(tmp_path)
+    page.direct(PARK)
+    holder = Baton(str(page.path.parents[2]), [GPU])
+    assert holder.take(lambda: False).held
+    with started(page, TRAIN) as job:
+        job.until(lambda: page.progress.phase == Phase.PARKED)
+        page.renew_lease(1)
+        job.until(lambda: page.progress.phase == Phase.WAITING_FOR_BATON)
+        assert page.progress.parked_ns == 0
+        holder.pass_on()
+        assert job.output() == undisturbed
+    assert page.progress.parked_ns > 0
+
+
+def test_a_lease_that_comes_back_finds_the_guest_still_parked(
+    tmp_path: Path, undisturbed: str
+) -> None:
+    """The directive stands: the wait for the baton is called off, and parked it remains."""
+    page = page_in(tmp_path)
+    page.direct(PARK)
+    holder = Baton(str(page.path.parents[2]), [GPU])
+    assert holder.take(lambda: False).held
+    with started(page, TRAIN) as job:
+        job.until(lambda: page.progress.phase == Phase.PARKED)
+        page.renew_lease(1)
+        job.until(lambda: page.progress.phase == Phase.WAITING_FOR_BATON)
+        page.renew_lease(FOREVER_NS)
+        job.until(lambda: page.progress.phase == Phase.PARKED)
+        page.direct(GO_ON)
+        assert job.output() == undisturbed
+    holder.pass_on()
+
+
+def test_a_program_without_torch_stands_still_and_says_what_it_cannot(tmp_path: Path) -> None:
+    """It marks its boundaries by hand; there is nothing that could be moved."""
+    program = (
+        "from slipstream.torch_hooks.attach import attach, boundary\n"
+        "attach()\nfor _ in range(5): boundary()\nprint('done')"
+    )
+    page = page_in(tmp_path)
+    page.direct(PARK)
+    with started(page, program) as job:
+        job.until(lambda: page.progress.phase == Phase.PAUSED)
+        assert not page.progress.capabilities & Capability.PARKABLE
+        page.direct(GO_ON)
+        assert job.output() == "done\n"
+
+
+def test_two_jobs_of_seven_tenths_of_a_gpu_fit_if_one_parks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The parked one is off the books, and comes back only when the other is gone."""
+    with simulated_node(memory_mib=100, copy_bytes_per_s=10_000_000_000) as node:
+        monkeypatch.setenv(gpu_state.ENVIRONMENT_VARIABLE, str(node))
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+        first, second = page_in(tmp_path), page_in(tmp_path, task=1)
+        first.direct(PARK)
+        with (
+            _on_gpu(first, node, mib=70, minibatches=20) as one,
+            occupancy.open_gpu() as gpu,
+            contextlib.ExitStack() as later,
+        ):
+            one.until(lambda: first.progress.phase == Phase.PARKED)
+            assert gpu.usage().gpu_memory_bytes == 0
+            other = later.enter_context(_on_gpu(second, node, mib=70, minibatches=100_000))
+            other.until(lambda: second.progress.minibatches > 2)
+            assert gpu.usage().gpu_memory_bytes == 70 * MIB
+            first.direct(GO_ON)  # there is no room yet
+            one.until(lambda: first.progress.directive_epoch == 2)
+            time.sleep(0.3)
+            first.refresh()
+            assert first.progress.phase == Phase.PARKED
+            other.process.kill()
+            assert one.output() == "done\n"
+    assert first.progress.minibatches == 20
+
+
+def test_a_parked_process_that_is_killed_leaves_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither on the books nor in the page, which the next process takes over."""
+    with simulated_node(memory_mib=100) as node:
+        monkeypatch.setenv(gpu_state.ENVIRONMENT_VARIABLE, str(node))
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+        page = page_in(tmp_path)
+        page.direct(PARK)
+        with _on_gpu(page, node, mib=50, minibatches=10) as job, occupancy.open_gpu() as gpu:
+            job.until(lambda: page.progress.phase == Phase.PARKED)
+            os.kill(job.process.pid, signal.SIGKILL)
+            job.process.wait()
+            usage = gpu.usage()
+            assert usage.gpu_memory_bytes == 0
+            gpu.allocate(100 * MIB).free()
+        page.direct(GO_ON)
+        with _on_gpu(page, node, mib=50, minibatches=3) as again:
+            assert again.output() == "done\n"
+
+
+def _on_gpu(
+    page: blocks.Block, node: Path, *, mib: int, minibatches: int
+) -> AbstractContextManager[Job]:
+    variables = {gpu_state.ENVIRONMENT_VARIABLE: str(node), "MINIBATCHES": str(minibatches)}
+    return started(page, ON_A_GPU, HELD=str(mib * MIB), **variables)
+
+
+def _processor_s(pid: int) -> float:
+    with open(f"/proc/{pid}/stat", encoding="ascii") as file:
+        fields = file.read().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
