@@ -20,7 +20,6 @@ import copy
 import json
 import os
 import statistics
-import sys
 import tempfile
 import threading
 import time
@@ -30,7 +29,7 @@ from typing import Final
 import torch
 
 from slipstream.coordinator import blocks
-from slipstream.torch_hooks import attach
+from slipstream.torch_hooks import attach, storages
 from slipstream.torch_hooks import device as devices
 from slipstream.torch_hooks.parking import Parking
 from slipstream.wire.control_block import (
@@ -99,7 +98,7 @@ def _ratios(nbytes: int, others: Training) -> dict[str, float]:
     device, parking = devices.Cpu(), Parking()
     source = torch.ones(nbytes, dtype=torch.uint8)
     target = torch.ones(nbytes, dtype=torch.uint8)
-    kept = {one.untyped_storage()._cdata for one in (source, target, *others.result())}
+    kept = {storages.number(one.untyped_storage()) for one in (source, target, *others.result())}
     rounds: list[tuple[float, float, float]] = []
     for _ in range(ROUNDS + 1):
         began_s = time.process_time()
@@ -155,4 +154,4 @@ def _parked_cpu_pct(training: Training, folder: Path) -> float:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -7,6 +7,7 @@ import contextlib
 import os
 import signal
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -20,7 +21,6 @@ from slipstream.wire.control_block import Capability, Directive, Phase, Request,
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
-    from pathlib import Path
 
     from slipstream.coordinator import blocks
 
@@ -87,10 +87,11 @@ def test_it_can_be_parked_again_and_again(tmp_path: Path, undisturbed: str) -> N
     page.direct(Directive(epoch=1, request=Request.PARK, armed_for_minibatch=6))
     with started(page, TRAIN) as job:
         for number in range(1, 5):
-            at = 6 * number
-            job.until(lambda at=at: (page.progress.phase, page.progress.minibatches) == (6, at))
-            page.direct(Directive(number + 1, request=Request.PARK, armed_for_minibatch=at + 6))
-        job.until(lambda: (page.progress.phase, page.progress.minibatches) == (Phase.PARKED, 30))
+            _parked_at(job, 6 * number)
+            page.direct(
+                Directive(number + 1, request=Request.PARK, armed_for_minibatch=6 * number + 6)
+            )
+        _parked_at(job, 30)
         page.direct(Directive(epoch=9))
         assert job.output() == undisturbed
 
@@ -233,6 +234,11 @@ def test_a_parked_process_that_is_killed_leaves_nothing_behind(
             assert again.output() == "done\n"
 
 
+def _parked_at(job: Job, minibatch: int) -> None:
+    wanted = (Phase.PARKED, minibatch)
+    job.until(lambda: (job.page.progress.phase, job.page.progress.minibatches) == wanted)
+
+
 def _on_gpu(
     page: blocks.Block, node: Path, *, mib: int, minibatches: int
 ) -> AbstractContextManager[Job]:
@@ -241,6 +247,5 @@ def _on_gpu(
 
 
 def _processor_s(pid: int) -> float:
-    with open(f"/proc/{pid}/stat", encoding="ascii") as file:
-        fields = file.read().rpartition(")")[2].split()
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

@@ -6,6 +6,7 @@ from __future__ import annotations
 import copy
 import gc
 import mmap
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -38,7 +39,7 @@ def others() -> set[int]:
     """What other tests left alive: none of our business, and some of it is large."""
     gc.collect()
     found = storages.alive(devices.Cpu().holds)
-    return {one._cdata for one in found.movable}
+    return {storages.number(one) for one in found.movable}
 
 
 class Trained:
@@ -78,8 +79,8 @@ def test_a_training_goes_on_as_if_it_had_never_parked(
     """Parameters, buffers, gradients and optimizer state; three times, then on."""
     training = Trained(optimizer)
     never_parked = copy.deepcopy(training)
-    kept = {*others, *(one.untyped_storage()._cdata for one in never_parked.bits())}
-    kept.add(never_parked.inputs.untyped_storage()._cdata)
+    kept = {*others, *(storages.number(one.untyped_storage()) for one in never_parked.bits())}
+    kept.add(storages.number(never_parked.inputs.untyped_storage()))
     parking, device = Parking(), devices.Cpu()
     for _ in range(3):
         parking.empty(device, but=kept)
@@ -113,7 +114,7 @@ def test_views_and_those_who_share_stay_together(others: set[int]) -> None:
     alias = torch.empty(0).set_(base.untyped_storage())
     names = [id(one) for one in (base, view, turned, bits, alias)]
     expected = [one.clone() for one in (base, view, turned, bits, alias)]
-    kept = {*others, *(one.untyped_storage()._cdata for one in expected)}
+    kept = {*others, *(storages.number(one.untyped_storage()) for one in expected)}
     parking, device = Parking(), devices.Cpu()
     parking.empty(device, but=kept)
     assert base.untyped_storage().nbytes() == 0
@@ -129,16 +130,16 @@ def test_parking_between_forward_and_backward_changes_no_gradient(others: set[in
     """The graph holds the same storages, and finds them filled again."""
     weight = torch.randn(8, 8, requires_grad=True)
     inputs = torch.randn(8, 8)
-    (inputs @ weight).tanh().square().sum().backward()
+    (inputs @ weight).tanh().square().sum().backward()  # type: ignore[no-untyped-call]  # torch's
     assert weight.grad is not None
     expected, weight.grad = weight.grad, None
     hidden = (inputs @ weight).tanh()
     loss = hidden.square().sum()
     parking, device = Parking(), devices.Cpu()
-    parking.empty(device, but={*others, expected.untyped_storage()._cdata})
+    parking.empty(device, but={*others, storages.number(expected.untyped_storage())})
     assert hidden.untyped_storage().nbytes() == 0
     assert parking.fill(device)
-    loss.backward()
+    loss.backward()  # type: ignore[no-untyped-call]  # torch's
     assert weight.grad is not None
     assert torch.equal(weight.grad, expected)
 
@@ -148,13 +149,13 @@ def test_what_others_look_at_stays(others: set[int]) -> None:
     seen_by_numpy = torch.ones(1000)
     array = seen_by_numpy.numpy()
     of_a_buffer = torch.frombuffer(bytearray(4000), dtype=torch.float32)
-    shared = torch.ones(1000).share_memory_()
+    shared = torch.ones(1000).share_memory_()  # type: ignore[no-untyped-call]  # torch's
     plain = torch.ones(1000)
     found = storages.alive(devices.Cpu().holds, but=others)
-    movable = {one._cdata for one in found.movable}
-    assert plain.untyped_storage()._cdata in movable
+    movable = {storages.number(one) for one in found.movable}
+    assert storages.number(plain.untyped_storage()) in movable
     for one in (seen_by_numpy, of_a_buffer, shared):
-        assert one.untyped_storage()._cdata not in movable
+        assert storages.number(one.untyped_storage()) not in movable
     assert found.stuck_bytes >= 12000
     parking, device = Parking(), devices.Cpu()
     assert parking.empty(device, but=others) >= 12000
@@ -273,8 +274,5 @@ def test_the_rooms_of_all_groups_above_count() -> None:
 
 def resident_kib() -> int:
     """What the kernel counts as this process's own memory."""
-    with open("/proc/self/status", encoding="ascii") as table:
-        for line in table:
-            if line.startswith("RssAnon"):
-                return int(line.split()[1])
-    raise AssertionError("no RssAnon")
+    told = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+    return int(told["RssAnon"].split()[0])

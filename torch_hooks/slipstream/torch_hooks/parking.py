@@ -32,8 +32,8 @@ class Parking:
 
     @property
     def numbers(self) -> set[int]:
-        """The storages (`_cdata`) that are our own."""
-        return {self._area.bytes.untyped_storage()._cdata} if self._area else set()  # noqa: SLF001 (the one name a storage has)
+        """The storages that are our own."""
+        return {storages.number(self._area.bytes.untyped_storage())} if self._area else set()
 
     def empty(self, device: Device, *, but: Collection[int] = ()) -> int:
         """Take everything off the device; returns how many bytes of tensors had to stay.

@@ -30,15 +30,15 @@ class Found:
 
 
 def alive(on_device: Callable[[UntypedStorage], bool], *, but: Collection[int] = ()) -> Found:
-    """All storages of living tensors on the device, except those with these numbers (`_cdata`)."""
+    """All storages of living tensors on the device, except those with these numbers."""
     movable: list[UntypedStorage] = []
     stuck_bytes = 0
     seen = set(but)
     for tensor in _tensors():
         storage = _storage_of(tensor)
-        if storage is None or storage._cdata in seen:  # noqa: SLF001 (the one name a storage has)
+        if storage is None or number(storage) in seen:
             continue
-        seen.add(storage._cdata)  # noqa: SLF001 (as above)
+        seen.add(number(storage))
         if not on_device(storage) or not storage.nbytes():
             continue
         if is_movable(storage):
@@ -46,6 +46,11 @@ def alive(on_device: Callable[[UntypedStorage], bool], *, but: Collection[int] =
         else:
             stuck_bytes += storage.nbytes()
     return Found(movable, stuck_bytes)
+
+
+def number(storage: UntypedStorage) -> int:
+    """What tells a storage from all others while it lives, whatever memory it has."""
+    return int(storage._cdata)  # noqa: SLF001 (torch's own code compares storages by it)
 
 
 def is_movable(storage: UntypedStorage) -> bool:
