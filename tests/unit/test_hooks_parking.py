@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import copy
-import gc
 import mmap
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -32,14 +31,6 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
-
-
-@pytest.fixture
-def others() -> set[int]:
-    """What other tests left alive: none of our business, and some of it is large."""
-    gc.collect()
-    found = storages.alive(devices.Cpu().holds)
-    return {storages.number(one) for one in found.movable}
 
 
 class Trained:
@@ -74,16 +65,14 @@ def momentum(parameters: object, lr: float) -> torch.optim.Optimizer:
 
 @pytest.mark.parametrize("optimizer", [momentum, torch.optim.Adam, torch.optim.Adagrad])
 def test_a_training_goes_on_as_if_it_had_never_parked(
-    optimizer: Callable[..., torch.optim.Optimizer], others: set[int]
+    optimizer: Callable[..., torch.optim.Optimizer],
 ) -> None:
     """Parameters, buffers, gradients and optimizer state; three times, then on."""
     training = Trained(optimizer)
     never_parked = copy.deepcopy(training)
-    kept = {*others, *(storages.number(one.untyped_storage()) for one in never_parked.bits())}
-    kept.add(storages.number(never_parked.inputs.untyped_storage()))
     parking, device = Parking(), devices.Cpu()
     for _ in range(3):
-        parking.empty(device, but=kept)
+        parking.empty(device)
         assert parking.fill(device)
         training.minibatch()
         never_parked.minibatch()
@@ -91,14 +80,14 @@ def test_a_training_goes_on_as_if_it_had_never_parked(
         assert torch.equal(one, other)
 
 
-def test_the_memory_is_really_gone_while_parked(others: set[int]) -> None:
+def test_the_memory_is_really_gone_while_parked() -> None:
     """By the kernel's own count, and back after that."""
     tensor = torch.ones(64 << 20, dtype=torch.uint8)
     parking, device = Parking(), devices.Cpu()
-    parking.empty(device, but=others)
+    parking.empty(device)
     assert parking.fill(device)  # from now on the host's side is there
     before = resident_kib()
-    parking.empty(device, but=others)
+    parking.empty(device)
     parked = resident_kib()
     assert tensor.untyped_storage().nbytes() == 0
     assert before - parked > 60 << 10
@@ -107,16 +96,15 @@ def test_the_memory_is_really_gone_while_parked(others: set[int]) -> None:
     assert int(tensor.sum(dtype=torch.int64)) == 64 << 20
 
 
-def test_views_and_those_who_share_stay_together(others: set[int]) -> None:
+def test_views_and_those_who_share_stay_together() -> None:
     """One storage under five names: the same objects over the same memory afterwards."""
     base = torch.arange(100.0)
     view, turned, bits = base[10:20], base.view(10, 10).t(), base.view(torch.int32)
     alias = torch.empty(0).set_(base.untyped_storage())
     names = [id(one) for one in (base, view, turned, bits, alias)]
     expected = [one.clone() for one in (base, view, turned, bits, alias)]
-    kept = {*others, *(storages.number(one.untyped_storage()) for one in expected)}
     parking, device = Parking(), devices.Cpu()
-    parking.empty(device, but=kept)
+    parking.empty(device)
     assert base.untyped_storage().nbytes() == 0
     assert parking.fill(device)
     assert [id(one) for one in (base, view, turned, bits, alias)] == names
@@ -126,7 +114,7 @@ def test_views_and_those_who_share_stay_together(others: set[int]) -> None:
     assert view[0] == turned[0, 1] == alias[10] == -1.0
 
 
-def test_parking_between_forward_and_backward_changes_no_gradient(others: set[int]) -> None:
+def test_parking_between_forward_and_backward_changes_no_gradient() -> None:
     """The graph holds the same storages, and finds them filled again."""
     weight = torch.randn(8, 8, requires_grad=True)
     inputs = torch.randn(8, 8)
@@ -136,7 +124,7 @@ def test_parking_between_forward_and_backward_changes_no_gradient(others: set[in
     hidden = (inputs @ weight).tanh()
     loss = hidden.square().sum()
     parking, device = Parking(), devices.Cpu()
-    parking.empty(device, but={*others, storages.number(expected.untyped_storage())})
+    parking.empty(device)
     assert hidden.untyped_storage().nbytes() == 0
     assert parking.fill(device)
     loss.backward()  # type: ignore[no-untyped-call]  # torch's
@@ -144,38 +132,38 @@ def test_parking_between_forward_and_backward_changes_no_gradient(others: set[in
     assert torch.equal(weight.grad, expected)
 
 
-def test_what_others_look_at_stays(others: set[int]) -> None:
+def test_what_others_look_at_stays() -> None:
     """Numpy, a buffer of the user's, shared memory: their address is known elsewhere."""
     seen_by_numpy = torch.ones(1000)
     array = seen_by_numpy.numpy()
     of_a_buffer = torch.frombuffer(bytearray(4000), dtype=torch.float32)
     shared = torch.ones(1000).share_memory_()  # type: ignore[no-untyped-call]  # torch's
     plain = torch.ones(1000)
-    found = storages.alive(devices.Cpu().holds, but=others)
+    found = storages.alive(devices.Cpu().holds)
     movable = {storages.number(one) for one in found.movable}
     assert storages.number(plain.untyped_storage()) in movable
     for one in (seen_by_numpy, of_a_buffer, shared):
         assert storages.number(one.untyped_storage()) not in movable
     assert found.stuck_bytes >= 12000
     parking, device = Parking(), devices.Cpu()
-    assert parking.empty(device, but=others) >= 12000
+    assert parking.empty(device) >= 12000
     assert array.sum() == shared.sum() == 1000
     assert parking.fill(device)
 
 
-def test_tensors_without_memory_are_passed_over(others: set[int]) -> None:
+def test_tensors_without_memory_are_passed_over() -> None:
     """Fake, sparse, on no device, empty: there is nothing to move."""
     from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: PLC0415 (slow to import)
 
     with FakeTensorMode():
         fake = torch.empty(10)
     things = [fake, torch.eye(3).to_sparse(), torch.empty(5, device="meta"), torch.empty(0)]
-    found = storages.alive(devices.Cpu().holds, but=others)
+    found = storages.alive(devices.Cpu().holds)
     assert sum(one.nbytes() for one in found.movable) <= 3 * 3 * 8 * 2
     assert len(things) == 4
 
 
-def test_a_class_of_the_users_is_parked_like_any_tensor(others: set[int]) -> None:
+def test_a_class_of_the_users_is_parked_like_any_tensor() -> None:
     """Parameters are one; a subclass in a script is another."""
 
     class Labelled(torch.Tensor):
@@ -183,16 +171,15 @@ def test_a_class_of_the_users_is_parked_like_any_tensor(others: set[int]) -> Non
 
     mine = torch.ones(1000).as_subclass(Labelled)
     parking, device = Parking(), devices.Cpu()
-    parking.empty(device, but=others)
+    parking.empty(device)
     assert mine.untyped_storage().nbytes() == 0
     assert parking.fill(device)
     assert torch.equal(mine, torch.ones(1000))
 
 
-def test_an_interrupt_while_parked_finds_the_tensors_filled(others: set[int]) -> None:
+def test_an_interrupt_while_parked_finds_the_tensors_filled() -> None:
     """Ctrl-C goes to the program, which may want to save its model."""
     tensor = torch.arange(1000)
-    assert others is not None
 
     def stand_still(emptied: bool) -> None:  # noqa: FBT001 (the callback's signature)
         assert emptied
@@ -204,12 +191,9 @@ def test_an_interrupt_while_parked_finds_the_tensors_filled(others: set[int]) ->
     assert torch.equal(tensor, torch.arange(1000))
 
 
-def test_an_interrupt_half_way_out_loses_nothing(
-    others: set[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interrupt_half_way_out_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """After any number of copies, the others were not yet moved and these come back."""
     tensors = [torch.full((100,), value) for value in range(6)]
-    assert others is not None
 
     class Struck(devices.Cpu):
         """Interrupted at one of its copies."""

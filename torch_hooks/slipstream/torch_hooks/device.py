@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from slipstream.torch_hooks import occupancy_context
+from slipstream.torch_hooks import host_memory, occupancy_context
 from slipstream.torch_hooks.occupancy_errors import OutOfMemoryError
 from slipstream.torch_hooks.rate import CHUNK_BYTES, Rate
 from slipstream.wire.gpu_state import COPY, TO_HOST
@@ -26,13 +26,14 @@ if TYPE_CHECKING:
     from slipstream.torch_hooks.occupancy_context import Context
 
 _CUDA_COPY_BYTES_PER_S = 8e9  # about half of what PCIe 4.0 carries: the rest is for the neighbours
-_HUGE_PAGE_BYTES = 2 << 20
 
 
 class Device:
     """Where the tensors of this process live; the defaults are those of a device without books."""
 
     name: str
+    reaches_host = False
+    """Whether tensors on this device may lie in host memory."""
 
     def why_stuck(self) -> str:
         """Why nothing on it may be moved; empty if it may."""
@@ -67,22 +68,30 @@ class Device:
         return nbytes >= 0
 
     def cap(self, nbytes: int) -> None:
-        """Hold no more than this of what torch does not know of on the device; 0 is no cap."""
+        """Hold no more than this of what torch does not know of on the device; 0 is no cap.
+
+        Called at each boundary while there is one.
+        """
 
 
 class Cpu(Device):
     """No GPU: the memory of this process."""
 
     name = "cpu"
+    reaches_host = True
 
     def __init__(self) -> None:
         self._libc = ctypes.CDLL(None)
+
+    def holds(self, storage: UntypedStorage) -> bool:
+        """All but what stands for host memory."""
+        return super().holds(storage) and not host_memory.is_ours(storage.data_ptr())
 
     def prepare(self, storage: UntypedStorage) -> None:
         """Ask for huge pages: filling small ones takes several times as long as the copy."""
         first = -(-storage.data_ptr() // mmap.PAGESIZE) * mmap.PAGESIZE
         length = (storage.data_ptr() + storage.nbytes() - first) // mmap.PAGESIZE * mmap.PAGESIZE
-        if length >= _HUGE_PAGE_BYTES:
+        if length >= host_memory.HUGE_PAGE_BYTES:
             self._libc.madvise(
                 ctypes.c_void_p(first), ctypes.c_size_t(length), ctypes.c_int(mmap.MADV_HUGEPAGE)
             )
@@ -126,7 +135,10 @@ class Occupancy(Cpu):
         return super().come_back(nbytes)
 
     def cap(self, nbytes: int) -> None:
-        """Move what is above the cap out, or as much in as is below it and fits."""
+        """Move what is above the cap out, or what is below it in; what is away comes by in turn.
+
+        A mini-batch needs all of its memory: what is away is copied in and out for each.
+        """
         for context in self._contexts:
             context.cap_bytes = nbytes or None
             above = context.held_bytes() - nbytes if nbytes else 0
@@ -135,6 +147,8 @@ class Occupancy(Cpu):
                 self._move_out(context, above)
             elif wanted and _moved_in(context, wanted):
                 self._copy(context, wanted)
+            self._copy(context, context.away_bytes)
+            self._copy(context, context.away_bytes, TO_HOST)
 
     def _move_out(self, context: Context, nbytes: int) -> None:
         self._copy(context, nbytes, TO_HOST)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import mmap
+import weakref
 from typing import TYPE_CHECKING
 
 import torch
@@ -46,6 +47,14 @@ class Area:
             self._advise(advice)
         self.bytes = torch.frombuffer(self._map, dtype=torch.uint8)
         self._pinned = pin(self.bytes)
+        _areas.add(self)
+
+    def __contains__(self, address: int) -> bool:
+        return 0 <= address - self.bytes.data_ptr() < self.nbytes
+
+    def piece(self, begin: int, nbytes: int) -> Tensor:
+        """Some of its bytes, as a storage of their own."""
+        return torch.frombuffer(self._map, dtype=torch.uint8, offset=begin, count=nbytes)
 
     def offer(self) -> None:
         """Nothing in it is needed any more: the kernel may have it until it is written again."""
@@ -55,6 +64,14 @@ class Area:
     def _advise(self, advice: int) -> None:
         with contextlib.suppress(OSError):  # an older kernel; only slower
             self._map.madvise(advice)
+
+
+_areas: weakref.WeakSet[Area] = weakref.WeakSet()
+
+
+def is_ours(address: int) -> bool:
+    """Whether host memory of ours lies there."""
+    return any(address in area for area in _areas)
 
 
 def aligned(nbytes: int) -> int:

@@ -12,6 +12,7 @@ from slipstream.torch_hooks import device as devices
 from slipstream.torch_hooks.host_memory import HostMemoryError
 from slipstream.torch_hooks.occupancy_errors import OccupancyError
 from slipstream.torch_hooks.parking import Parking
+from slipstream.torch_hooks.scaling import Scaling
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,6 +31,23 @@ class Memory:
     def __init__(self, notes: Notes) -> None:
         self._notes = notes
         self._parking = Parking()
+        self._scaling: Scaling | None = None
+
+    def cap(self, nbytes: int) -> None:
+        """At a boundary: hold no more than this on the device from now on; 0 is no cap."""
+        _beside_dynamo(self._cap)(nbytes)
+
+    def close(self) -> None:
+        """The hooks leave this process: everything is as if they had never been here."""
+        if self._scaling is not None:
+            self._cap(0)
+
+    def _cap(self, nbytes: int) -> None:
+        if self._scaling is None:
+            self._scaling = Scaling(devices.current(), self._notes)
+        self._scaling.apply(nbytes)
+        if not nbytes:
+            self._scaling = None
 
     def park(self, stand_still: Callable[[bool], None]) -> None:
         """Empty the device, stand still, and come back when there is room.

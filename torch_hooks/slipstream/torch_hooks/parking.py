@@ -16,8 +16,6 @@ from slipstream.torch_hooks import storages
 from slipstream.torch_hooks.host_memory import Area, aligned
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
-
     from torch import Tensor, UntypedStorage
 
     from slipstream.torch_hooks.device import Device
@@ -30,20 +28,10 @@ class Parking:
         self._area: Area | None = None
         self._away: list[tuple[UntypedStorage, Tensor]] = []
 
-    @property
-    def numbers(self) -> set[int]:
-        """The storages that are our own."""
-        return {storages.number(self._area.bytes.untyped_storage())} if self._area else set()
-
-    def empty(self, device: Device, *, but: Collection[int] = ()) -> int:
-        """Take everything off the device; returns how many bytes of tensors had to stay.
-
-        Args:
-            device: which one.
-            but: storages that are not on it, whatever they look like.
-        """
+    def empty(self, device: Device) -> int:
+        """Take everything off the device; returns how many bytes of tensors had to stay."""
         device.synchronize()
-        found = storages.alive(device.holds, but={*but, *self.numbers})
+        found = storages.alive(device.holds)
         area = self._area_for(sum(aligned(one.nbytes()) for one in found.movable), device)
         begin = 0
         for storage in found.movable:

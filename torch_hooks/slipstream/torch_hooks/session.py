@@ -44,6 +44,7 @@ class Session:
         self._baton_waited_ns = 0
         self._parked_ns = 0
         self._memory: Memory | None = None
+        self._capped = False
         self._capabilities = Capability.BOUNDARIES | Capability.PARKABLE
         if self._baton:
             self._capabilities |= Capability.BATON
@@ -62,6 +63,8 @@ class Session:
 
     def end(self) -> None:
         """The last thing this process says."""
+        if self._memory:
+            self._memory.close()
         if self._baton:
             self._baton.pass_on()
         self.block.write(phase=Phase.ENDED, problems=self._notes.total)
@@ -84,7 +87,8 @@ class Session:
             self._lease_is_back()
         if self._asks(Request.PARK):
             self._park()
-        self._quiet = not self._lost and not self._is_armed_for_later
+        self._keep_to_cap()
+        self._quiet = not (self._lost or self._is_armed_for_later or self._capped)
 
     def _read_news(self) -> None:
         directive = self.block.news()
@@ -102,6 +106,15 @@ class Session:
         if directive is None or directive.request != request or self._is_armed_for_later:
             return False
         return self._has_lease()
+
+    def _keep_to_cap(self) -> None:
+        """Also without a lease: the neighbours' memory is where it was."""
+        if self.directive is None or self._is_armed_for_later or "torch" not in sys.modules:
+            return
+        cap_bytes = self.directive.cap_bytes
+        if cap_bytes or self._capped:
+            self._memory_of_torch().cap(cap_bytes)
+            self._capped = bool(cap_bytes)
 
     def _park(self) -> None:
         began_ns = monotonic_ns()

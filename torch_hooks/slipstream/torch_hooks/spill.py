@@ -20,7 +20,6 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 import torch
-from torch.multiprocessing.reductions import StorageWeakRef
 
 from slipstream.torch_hooks import storages
 from slipstream.torch_hooks.host_memory import HostMemoryError
@@ -104,7 +103,7 @@ class Spill:
 
     def _copied(self, tensor: Tensor, storage: UntypedStorage) -> _Spilled:
         """Its bytes once, however many views of them are saved."""
-        first = tensor.storage_offset() * tensor.element_size()
+        first = int(tensor.storage_offset()) * tensor.element_size()
         last = first + _extent(tensor) * tensor.element_size()
         if last - first > tensor.numel() * tensor.element_size():
             return self._copied_densely(tensor)
@@ -129,7 +128,9 @@ class Spill:
             ).copy_(tensor)
         storage = dense.untyped_storage()
         self.spilled += 1
-        return _Spilled(_Copy(self._device, self._tier, storage, 0, storage.nbytes()), dense, strides)
+        return _Spilled(
+            _Copy(self._device, self._tier, storage, 0, storage.nbytes()), dense, strides
+        )
 
 
 class _Kept:
@@ -178,8 +179,8 @@ class _Copy:
         self._nbytes = last - first
         # The same alignment as it had: vector code may add in another order at another.
         self._skip = (storage.data_ptr() + first) % _ALIGNMENT
-        self._source = StorageWeakRef(storage)  # while we hold this, its number is not used again
-        self._back: StorageWeakRef | None = None
+        self._source = storages.Reference(storage)  # our key is its number: it must stay its own
+        self._back: storages.Reference | None = None
         self._slot = tier.take(self._nbytes)
         device.copy(self._slot[: self._nbytes], storages.raw(storage)[first:last])
 
@@ -189,19 +190,14 @@ class _Copy:
 
     def view(self, dtype: torch.dtype, size: Sequence[int], stride: Sequence[int]) -> Tensor:
         """A tensor over the bytes, back on the device; one memory for all views that still live."""
-        storage = self._alive()
+        storage = self._back.storage() if self._back else None
         if storage is None:
-            storage = torch.UntypedStorage(self._skip + self._nbytes, device=self._where)
+            storage = storages.fresh(self._skip + self._nbytes, self._where)
             self._device.prepare(storage)
             self._device.copy(storages.raw(storage)[self._skip :], self._slot[: self._nbytes])
-            self._back = StorageWeakRef(storage)
+            self._back = storages.Reference(storage)
         tensor = torch.empty(0, dtype=dtype, device=self._where)
         return tensor.set_(storage, self._skip // dtype.itemsize, tuple(size), tuple(stride))
-
-    def _alive(self) -> UntypedStorage | None:
-        if self._back is None:
-            return None
-        return torch.UntypedStorage._new_with_weak_ptr(self._back.cdata)  # type: ignore[no-any-return]  # noqa: SLF001 (as torch's own reductions do)
 
 
 class _Spilled:
@@ -222,4 +218,4 @@ class _Spilled:
 
 def _extent(tensor: Tensor) -> int:
     """How many elements lie between its first and its last, both included."""
-    return 1 + sum((size - 1) * stride for size, stride in zip(tensor.size(), tensor.stride()))
+    return 1 + sum((tensor.size(each) - 1) * tensor.stride(each) for each in range(tensor.dim()))

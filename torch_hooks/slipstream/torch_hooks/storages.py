@@ -10,14 +10,18 @@ from __future__ import annotations
 
 import gc
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import torch
+from torch.multiprocessing.reductions import StorageWeakRef
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator
+    from collections.abc import Callable, Iterator
 
     from torch import Tensor, UntypedStorage
+
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -29,13 +33,13 @@ class Found:
     """Of storages that must stay: others (a process, numpy, a library) know their address."""
 
 
-def alive(on_device: Callable[[UntypedStorage], bool], *, but: Collection[int] = ()) -> Found:
-    """All storages of living tensors on the device, except those with these numbers."""
+def alive(on_device: Callable[[UntypedStorage], bool]) -> Found:
+    """All storages of living tensors on the device."""
     movable: list[UntypedStorage] = []
     stuck_bytes = 0
-    seen = set(but)
-    for tensor in _tensors():
-        storage = _storage_of(tensor)
+    seen: set[int] = set()
+    for tensor in instances(torch.Tensor):
+        storage = storage_of(tensor)
         if storage is None or number(storage) in seen:
             continue
         seen.add(number(storage))
@@ -53,6 +57,24 @@ def number(storage: UntypedStorage) -> int:
     return int(storage._cdata)  # noqa: SLF001 (torch's own code compares storages by it)
 
 
+class Reference:
+    """A storage that may die; while this lives, its number is given to no other."""
+
+    __slots__ = ("_weak",)
+
+    def __init__(self, storage: UntypedStorage) -> None:
+        self._weak = StorageWeakRef(storage)  # type: ignore[no-untyped-call]  # torch's
+
+    def storage(self) -> UntypedStorage | None:
+        """The storage, if it still lives."""
+        return torch.UntypedStorage._new_with_weak_ptr(self._weak.cdata)  # noqa: SLF001 (as torch's own reductions do)
+
+
+def fresh(nbytes: int, device: torch.device) -> UntypedStorage:
+    """A new one."""
+    return torch.UntypedStorage(nbytes, device=device)  # type: ignore[no-untyped-call]  # torch's
+
+
 def is_movable(storage: UntypedStorage) -> bool:
     """Whether only tensors know where it lies; those on CUDA always say that they are shared."""
     return storage.resizable() and (storage.is_cuda or not storage.is_shared())
@@ -63,18 +85,19 @@ def raw(storage: UntypedStorage) -> Tensor:
     return torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
 
 
-def _tensors() -> Iterator[Tensor]:
-    kinds = {torch.Tensor}
-    fresh = [torch.Tensor]
+def instances(kind: type[T]) -> Iterator[T]:
+    """All living objects of a class and of those derived from it."""
+    kinds = {kind}
+    fresh = [kind]
     while fresh:
-        fresh = [kind for parent in fresh for kind in type.__subclasses__(parent)]
+        fresh = [child for parent in fresh for child in type.__subclasses__(parent)]
         kinds.update(fresh)
     # By type, not isinstance: that would ask each object for its class, and run the user's code.
     return (thing for thing in gc.get_objects() if type(thing) in kinds)
 
 
-def _storage_of(tensor: Tensor) -> UntypedStorage | None:
-    """None for a tensor without memory of its own: sparse, fake, or a wrapper around others."""
+def storage_of(tensor: Tensor) -> UntypedStorage | None:
+    """Where it lies; None if it has no memory of its own: sparse, fake, a wrapper of others."""
     try:
         storage = tensor.untyped_storage()
         return storage if storage.device.type != "meta" and storage.data_ptr() else None

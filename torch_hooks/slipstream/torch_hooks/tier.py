@@ -3,15 +3,15 @@
 
 Mini-batches ask for the same sizes over and over, so a slot that was given back is found by its
 size. Sizes are rounded up by at most an eighth, and a slot of up to twice the size will do: lengths
-that vary do not add up to a slot for each. The memory is shared anonymous memory, for no other reason
-than that the kernel then counts it (RssShmem) apart from what the training itself holds (RssAnon).
+that vary do not add up to a slot for each. The memory is shared anonymous memory, for no other
+reason than that the kernel counts it (RssShmem) apart from what the training holds (RssAnon).
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from slipstream.torch_hooks.host_memory import Area
+from slipstream.torch_hooks.host_memory import Area, aligned
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,16 +31,11 @@ class Tier:
         self._left = 0
         self._free: dict[int, list[Tensor]] = {}
 
-    @property
-    def areas(self) -> list[Tensor]:
-        """All memory there is."""
-        return [area.bytes for area in self._areas]
-
-    def take(self, nbytes: int) -> Tensor:
+    def take(self, nbytes: int, *, exact: bool = False) -> Tensor:
         """A slot of at least so many bytes; raises HostMemoryError if the host has no more."""
-        size = _rounded(nbytes)
+        size = nbytes if exact else _rounded(nbytes)
         for other in sorted(self._free):
-            if size <= other <= 2 * size and self._free[other]:
+            if size <= other <= (size if exact else 2 * size) and self._free[other]:
                 return self._free[other].pop()
         return self._cut(size)
 
@@ -49,12 +44,12 @@ class Tier:
         self._free.setdefault(slot.numel(), []).append(slot)
 
     def _cut(self, size: int) -> Tensor:
-        if size > self._left:
+        if aligned(size) > self._left:
             self._areas.append(Area(max(size, _AREA_BYTES), pin=self._pin, shared=True))
             self._left = self._areas[-1].nbytes
         begin = self._areas[-1].nbytes - self._left
-        self._left -= size
-        return self._areas[-1].bytes[begin : begin + size]
+        self._left -= aligned(size)
+        return self._areas[-1].piece(begin, size)
 
 
 def _rounded(nbytes: int) -> int:
