@@ -127,10 +127,9 @@ class Spill:
                 tensor.size(), strides, dtype=tensor.dtype, device=tensor.device
             ).copy_(tensor)
         storage = dense.untyped_storage()
+        copy = _Copy(self._device, self._tier, storage, 0, storage.nbytes())
         self.spilled += 1
-        return _Spilled(
-            _Copy(self._device, self._tier, storage, 0, storage.nbytes()), dense, strides
-        )
+        return _Spilled(copy, dense, strides)
 
 
 class _Kept:
