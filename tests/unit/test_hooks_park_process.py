@@ -59,6 +59,26 @@ with occupancy.open_gpu() as gpu, gpu.allocate(int(os.environ["HELD"])):
 print("done")
 """
 
+GLOO = {"GLOO_SOCKET_IFNAME": "lo", "TORCH_CPP_LOG_LEVEL": "ERROR"}  # its chatter about names
+RANK = """
+import os, torch
+import torch.distributed as dist
+import torch.distributed.nn
+rank = int(os.environ["RANK"])
+torch.set_num_threads(1)
+dist.init_process_group("gloo", init_method=os.environ["MEET"], rank=rank, world_size=2)
+torch.manual_seed(0)
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(64, 64))
+optimizer = torch.optim.Adam(model.parameters())
+inputs = torch.randn(8, 64) + rank
+for _ in range(20):
+    optimizer.zero_grad()
+    model(inputs).square().mean().backward()
+    optimizer.step()
+print([float(one.double().sum()).hex() for one in model.parameters()])
+dist.destroy_process_group()
+"""
+
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> str:
@@ -232,6 +252,30 @@ def test_a_parked_process_that_is_killed_leaves_nothing_behind(
         page.direct(GO_ON)
         with _on_gpu(page, node, mib=50, minibatches=3) as again:
             assert again.output() == "done\n"
+
+
+def test_ranks_park_at_the_same_mini_batch_and_agree_afterwards(tmp_path: Path) -> None:
+    """Armed through their pages, not by a collective: a parked rank would never answer one."""
+    printed: dict[bool, list[str]] = {}
+    for parked in (False, True):
+        folder = tmp_path / str(parked)
+        pages = [page_in(folder, task=rank) for rank in range(2)]
+        for page in pages:
+            if parked:
+                page.direct(Directive(epoch=1, request=Request.PARK, armed_for_minibatch=6))
+        with contextlib.ExitStack() as stack:
+            jobs = [
+                stack.enter_context(
+                    started(page, RANK, RANK=str(rank), MEET=f"file://{folder}/meet", **GLOO)
+                )
+                for rank, page in enumerate(pages)
+            ]
+            for job in jobs if parked else ():
+                _parked_at(job, 6)
+                job.page.direct(GO_ON)
+            printed[parked] = [job.output() for job in jobs]
+    assert printed[True] == printed[False]
+    assert printed[True][0] == printed[True][1]
 
 
 def _parked_at(job: Job, minibatch: int) -> None:

@@ -67,11 +67,12 @@ class Device:
         """Undo `leave`. False, and nothing done: that, or so many bytes of tensors, do not fit."""
         return nbytes >= 0
 
-    def cap(self, nbytes: int) -> None:
+    def cap(self, nbytes: int) -> bool:
         """Hold no more than this of what torch does not know of on the device; 0 is no cap.
 
-        Called at each boundary while there is one.
+        Called at each boundary while there is one, and after that until all is back (True).
         """
+        return not nbytes
 
 
 class Cpu(Device):
@@ -134,7 +135,7 @@ class Occupancy(Cpu):
             self._copy(context, moved)
         return super().come_back(nbytes)
 
-    def cap(self, nbytes: int) -> None:
+    def cap(self, nbytes: int) -> bool:
         """Move what is above the cap out, or what is below it in; what is away comes by in turn.
 
         A mini-batch needs all of its memory: what is away is copied in and out for each.
@@ -149,6 +150,7 @@ class Occupancy(Cpu):
                 self._copy(context, wanted)
             self._copy(context, context.away_bytes)
             self._copy(context, context.away_bytes, TO_HOST)
+        return not nbytes and not any(context.away_bytes for context in self._contexts)
 
     def _move_out(self, context: Context, nbytes: int) -> None:
         self._copy(context, nbytes, TO_HOST)

@@ -33,21 +33,25 @@ class Memory:
         self._parking = Parking()
         self._scaling: Scaling | None = None
 
-    def cap(self, nbytes: int) -> None:
-        """At a boundary: hold no more than this on the device from now on; 0 is no cap."""
-        _beside_dynamo(self._cap)(nbytes)
+    def cap(self, nbytes: int) -> bool:
+        """At a boundary: hold no more than this on the device from now on; 0 is no cap.
+
+        Returns whether there is no need to call it again: no cap, and everything is back.
+        """
+        return _beside_dynamo(self._cap)(nbytes)
 
     def close(self) -> None:
         """The hooks leave this process: everything is as if they had never been here."""
         if self._scaling is not None:
             self._cap(0)
 
-    def _cap(self, nbytes: int) -> None:
+    def _cap(self, nbytes: int) -> bool:
         if self._scaling is None:
             self._scaling = Scaling(devices.current(), self._notes)
-        self._scaling.apply(nbytes)
-        if not nbytes:
+        is_back = self._scaling.apply(nbytes)
+        if is_back:
             self._scaling = None
+        return is_back
 
     def park(self, stand_still: Callable[[bool], None]) -> None:
         """Empty the device, stand still, and come back when there is room.

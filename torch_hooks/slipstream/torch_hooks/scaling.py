@@ -46,9 +46,9 @@ class Scaling:
         self._cap_bytes = 0
         self._look_again_s = 0.0
 
-    def apply(self, cap_bytes: int) -> None:
-        """At a boundary: keep to the cap from now on; 0 is none, and everything comes back."""
-        self._device.cap(cap_bytes)
+    def apply(self, cap_bytes: int) -> bool:
+        """At a boundary: keep to the cap from now on; 0 is none. True: everything is back."""
+        is_back = self._device.cap(cap_bytes)
         began_s = time.monotonic()
         if cap_bytes != self._cap_bytes or began_s >= self._look_again_s:
             self._cap_bytes = cap_bytes
@@ -56,6 +56,7 @@ class Scaling:
             now_s = time.monotonic()
             self._look_again_s = now_s + _LOOKING_PART * (now_s - began_s)
         self._set_hooks(on=bool(cap_bytes))
+        return is_back
 
     def _settle(self, cap_bytes: int) -> None:
         found = storages.alive(self._device.holds)

@@ -113,8 +113,7 @@ class Session:
             return
         cap_bytes = self.directive.cap_bytes
         if cap_bytes or self._capped:
-            self._memory_of_torch().cap(cap_bytes)
-            self._capped = bool(cap_bytes)
+            self._capped = not self._memory_of_torch().cap(cap_bytes)
 
     def _park(self) -> None:
         began_ns = monotonic_ns()
