@@ -5,8 +5,8 @@
 
 * `peak_reduction`: peak memory of a mini-batch without a cap over that with a cap of an eighth
   of it. Peaks are the kernel's: the largest RssAnon that another process sees in /proc while the
-  mini-batches run, less what it was after a training of next to nothing. What was spilled lies in
-  shared memory (RssShmem) and is not in it. MALLOC_MMAP_THRESHOLD_ is set for the measurement, else
+  mini-batches run, less what it was after a training of next to nothing, and less our own host
+  memory (all of it, whether in use or not). MALLOC_MMAP_THRESHOLD_ is set for the measurement, else
   malloc keeps what was freed; both ways pay for the page faults that it costs.
 * `step_ratio`: processor time of a mini-batch with the cap over that without; medians of turns of
   both, one after the other, in one process with one thread.
@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
+from slipstream.torch_hooks import host_memory
 from slipstream.torch_hooks.memory import Memory
 from slipstream.torch_hooks.notes import Notes
 
@@ -69,7 +70,7 @@ def _measure(trainer: subprocess.Popen[str], figures: dict[str, Any]) -> None:
     cap = plain // CAP_PART
     _peak(trainer, f"cap {cap}")
     _peak(trainer, "train 1")
-    capped = _peak(trainer, "train 2") - base
+    capped = _peak(trainer, "train 2") - base - _ask(trainer, "host")["bytes"]
     figures["peak_reduction"] = round(plain / capped, 2)
     figures |= _ask(trainer, f"compare {cap}")
     figures["peak_mib"], figures["capped_peak_mib"] = plain // MIB, capped // MIB
@@ -128,6 +129,10 @@ class Trainer:
         self.parameters = list(self.model.parameters())
         self.optimizer = torch.optim.Adam(self.parameters)
         self.inputs = torch.randn(BATCH, LENGTH, WIDTH)
+
+    def host(self) -> dict[str, int]:
+        """The memory that stands for the host's."""
+        return {"bytes": host_memory.held_bytes()}
 
     def train(self, minibatches: int) -> None:
         """Mini-batches, each with its boundary."""

@@ -48,7 +48,7 @@ class Job:
     def output(self) -> str:
         """What it printed, once it has ended well."""
         printed, errors = self.process.communicate(timeout=PATIENCE_S)
-        assert (self.process.returncode, errors) == (0, "")
+        assert (self.process.returncode, errors) == (0, ""), (self.process.returncode, errors)
         self.page.refresh()
         return printed
 

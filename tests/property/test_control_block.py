@@ -154,7 +154,7 @@ def test_any_bytes_are_a_page_or_refused_with_a_sentence(raw: bytes) -> None:
 
 
 @settings(max_examples=200)
-@given(st.lists(st.integers(0, 2**64 - 1), min_size=11, max_size=11))
+@given(st.lists(st.integers(0, 2**64 - 1), min_size=len(Up._fields_), max_size=len(Up._fields_)))
 def test_any_words_are_a_progress(words: list[int]) -> None:
     """A hostile page can lie, it cannot make its reader raise."""
     words[0] &= ~1

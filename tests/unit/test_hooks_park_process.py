@@ -45,6 +45,12 @@ for one in [*model.parameters(), *state]:
     digest.update(one.detach().numpy().tobytes())
 print(digest.hexdigest())
 """
+SAVED_WHEN_INTERRUPTED = """
+    try:
+        optimizer.step()
+    except KeyboardInterrupt:
+        print("saved", sum(one.clone().numel() for one in model.parameters()))
+"""
 ON_A_GPU = """
 import os, torch
 from slipstream.torch_hooks import occupancy
@@ -75,7 +81,7 @@ for _ in range(20):
     optimizer.zero_grad()
     model(inputs).square().mean().backward()
     optimizer.step()
-print([float(one.double().sum()).hex() for one in model.parameters()])
+print([one.detach().double().sum().item().hex() for one in model.parameters()])
 dist.destroy_process_group()
 """
 
@@ -254,6 +260,21 @@ def test_a_parked_process_that_is_killed_leaves_nothing_behind(
             assert again.output() == "done\n"
 
 
+def test_a_program_that_is_interrupted_while_parked_saves_its_model(tmp_path: Path) -> None:
+    """It handles its own Ctrl-C, and finds everything in place; after that it trains on."""
+    program = TRAIN.replace("    optimizer.step()\n", SAVED_WHEN_INTERRUPTED)
+    page = page_in(tmp_path)
+    page.direct(PARK)
+    with started(page, program) as job:
+        job.until(lambda: page.progress.phase == Phase.PARKED)
+        job.process.send_signal(signal.SIGINT)
+        job.until(lambda: page.progress.minibatches > 1)
+        page.direct(GO_ON)
+        saved, digest = job.output().splitlines()
+    assert saved == "saved 2632"
+    assert len(digest) == 64
+
+
 def test_ranks_park_at_the_same_mini_batch_and_agree_afterwards(tmp_path: Path) -> None:
     """Armed through their pages, not by a collective: a parked rank would never answer one."""
     printed: dict[bool, list[str]] = {}
@@ -273,7 +294,7 @@ def test_ranks_park_at_the_same_mini_batch_and_agree_afterwards(tmp_path: Path) 
             for job in jobs if parked else ():
                 _parked_at(job, 6)
                 job.page.direct(GO_ON)
-            printed[parked] = [job.output() for job in jobs]
+            printed[parked] = [job.output().splitlines()[-1] for job in jobs]
     assert printed[True] == printed[False]
     assert printed[True][0] == printed[True][1]
 

@@ -156,6 +156,23 @@ def test_a_checkpoint_taken_under_a_cap_is_whole(memory: Memory, tmp_path: Path)
             assert torch.equal(one, loaded["state"][number][name])
 
 
+def test_a_forked_child_has_its_own_of_what_is_away(memory: Memory) -> None:
+    """A worker of a loader's reads the model and may write it: the parent's stays as it was."""
+    training = Training()
+    expected = [one.detach().clone() for one in training.model.parameters()]
+    memory.cap(1)
+    child = os.fork()
+    if child == 0:
+        same = all(map(torch.equal, training.model.parameters(), expected))
+        with torch.no_grad():
+            for one in training.model.parameters():
+                one.zero_()
+        training.minibatch()
+        os._exit(0 if same else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    assert all(map(torch.equal, training.model.parameters(), expected))
+
+
 def test_a_cap_below_what_must_stay_is_said(memory: Memory) -> None:
     """A tensor of the user's that is nobody's state cannot be moved by a cap."""
     kept = torch.ones(1000)

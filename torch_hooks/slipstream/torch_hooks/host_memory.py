@@ -4,8 +4,8 @@
 Fresh pages cost several times what copying into them does. So memory stays mapped after its first
 use. What is not needed at the moment is offered to the kernel (MADV_FREE): it takes the pages when
 memory is short, and otherwise they are found as they were left. Huge pages are asked for, since the
-kernel's default gives them only to those who ask. Forked children do not get it (MADV_DONTFORK),
-else the next use would copy page by page.
+kernel's default gives them only to those who ask. A forked child gets only what tensors of the
+program lie in: for the rest, the next use would copy page by page (MADV_DONTFORK).
 """
 
 from __future__ import annotations
@@ -36,17 +36,20 @@ class HostMemoryError(RuntimeError):
 class Area:
     """One mapping of host memory, as bytes of torch's; `pin` says whether it locked the pages."""
 
-    def __init__(self, nbytes: int, *, pin: Callable[[Tensor], bool], shared: bool = False) -> None:
+    def __init__(
+        self, nbytes: int, *, pin: Callable[[Tensor], bool], inherited: bool = False
+    ) -> None:
         room = room_bytes()
         if nbytes > room - _SPARE_BYTES:
             raise HostMemoryError(f"{nbytes >> 20} MiB wanted, {room >> 20} MiB free on the host")
         self.nbytes = max(1, -(-nbytes // HUGE_PAGE_BYTES)) * HUGE_PAGE_BYTES
-        kind = mmap.MAP_SHARED if shared else mmap.MAP_PRIVATE
-        self._map = mmap.mmap(-1, self.nbytes, flags=kind | mmap.MAP_ANONYMOUS)
-        for advice in (mmap.MADV_HUGEPAGE, mmap.MADV_DONTFORK, _POPULATE_WRITE):
-            self._advise(advice)
+        self._map = mmap.mmap(-1, self.nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        self._advise(mmap.MADV_HUGEPAGE)
+        self._advise(_POPULATE_WRITE)
         self.bytes = torch.frombuffer(self._map, dtype=torch.uint8)
         self._pinned = pin(self.bytes)
+        if self._pinned or not inherited:
+            self._advise(mmap.MADV_DONTFORK)
         _areas.add(self)
 
     def __contains__(self, address: int) -> bool:
@@ -72,6 +75,11 @@ _areas: weakref.WeakSet[Area] = weakref.WeakSet()
 def is_ours(address: int) -> bool:
     """Whether host memory of ours lies there."""
     return any(address in area for area in _areas)
+
+
+def held_bytes() -> int:
+    """How much of it there is."""
+    return sum(area.nbytes for area in _areas)
 
 
 def aligned(nbytes: int) -> int:

@@ -63,12 +63,15 @@ class Session:
 
     def end(self) -> None:
         """The last thing this process says."""
-        if self._memory:
-            self._memory.close()
         if self._baton:
             self._baton.pass_on()
         self.block.write(phase=Phase.ENDED, problems=self._notes.total)
         self.block.close()
+
+    def let_go(self) -> None:
+        """The process goes on without us: nothing of its memory is elsewhere."""
+        if self._memory:
+            self._memory.close()
 
     def abandon(self) -> None:
         """In a forked child: the page and the batons are the parent's."""
@@ -117,17 +120,16 @@ class Session:
 
     def _park(self) -> None:
         began_ns = monotonic_ns()
-        if "torch" in sys.modules:
-            self._memory_of_torch().park(self._stand_still)
-        else:
-            self._stand_still(emptied=False)
-        self._parked_ns += monotonic_ns() - began_ns
-        self.block.write(
-            phase=Phase.TRAINING,
-            parked_ns=self._parked_ns,
-            capabilities=self._capabilities,
-            problems=self._notes.total,
-        )
+        try:
+            if "torch" in sys.modules:
+                self._memory_of_torch().park(self._stand_still)
+            else:
+                self._stand_still(emptied=False)
+        finally:  # a Ctrl-C is the program's, and it may go on
+            self._parked_ns += monotonic_ns() - began_ns
+            self.block.write(
+                phase=Phase.TRAINING, parked_ns=self._parked_ns, problems=self._notes.total
+            )
 
     def _stand_still(self, emptied: bool) -> None:  # noqa: FBT001 (a callback's one argument)
         """Wait until this process may go on; without a lease a guest needs the baton for that."""

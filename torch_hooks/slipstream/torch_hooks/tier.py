@@ -3,8 +3,7 @@
 
 Mini-batches ask for the same sizes over and over, so a slot that was given back is found by its
 size. Sizes are rounded up by at most an eighth, and a slot of up to twice the size will do: lengths
-that vary do not add up to a slot for each. The memory is shared anonymous memory, for no other
-reason than that the kernel counts it (RssShmem) apart from what the training holds (RssAnon).
+that vary do not add up to a slot for each.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ class Tier:
 
     def _cut(self, size: int) -> Tensor:
         if aligned(size) > self._left:
-            self._areas.append(Area(max(size, _AREA_BYTES), pin=self._pin, shared=True))
+            self._areas.append(Area(max(size, _AREA_BYTES), pin=self._pin, inherited=True))
             self._left = self._areas[-1].nbytes
         begin = self._areas[-1].nbytes - self._left
         self._left -= aligned(size)
