@@ -221,6 +221,32 @@ def test_hooks_of_the_users_that_are_open_are_left_alone() -> None:
     assert torch._C._autograd._top_saved_tensors_default_hooks(False) is None  # noqa: SLF001 (nothing public tells)
 
 
+def test_transforms_that_refuse_all_hooks_work_on(memory: Memory) -> None:
+    """They would raise into the program; ours are switched off while they run, and on again."""
+    values = torch.randn(3, 100, 100)
+
+    def summed(one: torch.Tensor) -> torch.Tensor:
+        return one.exp().sum()
+
+    def derived() -> torch.Tensor:
+        result: torch.Tensor = torch.func.vmap(torch.func.grad(summed))(values)
+        return result
+
+    expected = derived()
+    memory.cap(1)
+    assert torch.equal(derived(), expected)
+    weight = torch.ones(100, 100, requires_grad=True)
+    weight.exp().sum().backward()  # type: ignore[no-untyped-call]  # torch's
+    assert memory._scaling  # noqa: SLF001 (that ours are on again is the point)
+    assert memory._scaling._spill.spilled == 1  # noqa: SLF001 (as above)
+    memory.cap(0)
+    with (
+        torch.autograd.graph.save_on_cpu(),
+        pytest.raises(RuntimeError, match="support saved tensor hooks"),
+    ):
+        derived()  # the user's own: refused as ever
+
+
 def test_a_user_that_opens_hooks_inside_ours_keeps_them(memory: Memory) -> None:
     """Theirs are on top while they are open; ours again after that."""
     memory.cap(1)

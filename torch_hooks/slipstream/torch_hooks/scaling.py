@@ -18,6 +18,7 @@ import torch
 
 from slipstream.torch_hooks import storages
 from slipstream.torch_hooks.host_memory import HostMemoryError
+from slipstream.torch_hooks.saved_hooks import SavedHooks
 from slipstream.torch_hooks.spill import Spill
 from slipstream.torch_hooks.tier import Tier
 
@@ -41,7 +42,7 @@ class Scaling:
         self._notes = notes
         self._tier = Tier(device.pin)
         self._spill = Spill(device, self._tier, notes)
-        self._hooks: torch.autograd.graph.saved_tensors_hooks | None = None
+        self._hooks = SavedHooks(self._spill.pack, self._spill.unpack)
         self._away: dict[int, storages.Reference] = {}
         self._cap_bytes = 0
         self._look_again_s = 0.0
@@ -55,7 +56,10 @@ class Scaling:
             self._settle(cap_bytes)
             now_s = time.monotonic()
             self._look_again_s = now_s + _LOOKING_PART * (now_s - began_s)
-        self._set_hooks(on=bool(cap_bytes))
+        if cap_bytes:
+            self._hooks.push()
+        elif not self._hooks.pop():
+            self._spill.budget_bytes = 1 << 62  # they stay, and let everything stay
         return is_back
 
     def _settle(self, cap_bytes: int) -> None:
@@ -110,20 +114,6 @@ class Scaling:
         self._device.copy(storages.raw(other), storages.raw(storage))
         storage._swap_data_ptr_(other)  # type: ignore[attr-defined]
 
-    def _set_hooks(self, *, on: bool) -> None:
-        """Torch keeps a stack of such hooks for each thread; ours goes below those of the user."""
-        if on and self._hooks is None and not _somebody_elses_hooks():
-            self._hooks = torch.autograd.graph.saved_tensors_hooks(
-                self._spill.pack, self._spill.unpack
-            )
-            self._hooks.__enter__()
-        elif not on and self._hooks is not None:
-            hooks, self._hooks = self._hooks, None
-            if _top_hooks() is None or _top_hooks()[0] == self._spill.pack:
-                hooks.__exit__()
-            else:
-                self._spill.budget_bytes = 1 << 62  # they stay, and let everything stay
-
 
 def _state_then_parameters() -> Iterator[UntypedStorage]:
     """Of all optimizers, each kind from the largest down."""
@@ -139,13 +129,3 @@ def _state_then_parameters() -> Iterator[UntypedStorage]:
             if storage is not None:
                 found[storages.number(storage)] = storage
         yield from sorted(found.values(), key=lambda storage: -storage.nbytes())
-
-
-def _top_hooks() -> Any:  # noqa: ANN401 (a pair of functions, or None; unknown to older torch)
-    ask = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)  # noqa: SLF001 (nothing public tells)
-    return ask(False) if ask else None
-
-
-def _somebody_elses_hooks() -> bool:
-    """The user's are open across boundaries: popped out of order, theirs would end ours."""
-    return _top_hooks() is not None
