@@ -12,14 +12,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.autograd.graph import saved_tensors_hooks
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from torch import Tensor
-
-_autograd: Any = torch._C._autograd  # noqa: SLF001 (nothing public tells what is on the stack)
 
 
 class SavedHooks:
@@ -27,7 +24,7 @@ class SavedHooks:
 
     def __init__(self, pack: Callable[[Tensor], Any], unpack: Callable[[Any], Tensor]) -> None:
         self._pack = pack
-        self._hooks = saved_tensors_hooks(pack, unpack)
+        self._hooks = torch.autograd.graph.saved_tensors_hooks(pack, unpack)
         self._disable: Callable[..., None] | None = None
         self.are_on = False
 
@@ -37,8 +34,9 @@ class SavedHooks:
             return
         self._hooks.__enter__()
         self.are_on = True
-        self._disable = _autograd._saved_tensors_hooks_disable  # noqa: SLF001 (as above)
-        _autograd._saved_tensors_hooks_disable = self._step_aside  # noqa: SLF001 (as above)
+        autograd = _autograd()
+        self._disable = autograd._saved_tensors_hooks_disable  # noqa: SLF001 (see there)
+        autograd._saved_tensors_hooks_disable = self._step_aside  # noqa: SLF001 (see there)
 
     def pop(self) -> bool:
         """Take them off again; False if others are on top of them."""
@@ -46,7 +44,7 @@ class SavedHooks:
             return True
         if self._are_on_top():
             self._hooks.__exit__()
-            _autograd._saved_tensors_hooks_disable = self._disable  # noqa: SLF001 (as above)
+            _autograd()._saved_tensors_hooks_disable = self._disable  # noqa: SLF001 (see there)
             self.are_on = False
         return not self.are_on
 
@@ -66,9 +64,14 @@ class SavedHooks:
 
 def _knows_how_to_go_on() -> bool:
     """Torch that tells the top of its stack also switches hooks off where there are some."""
-    return hasattr(_autograd, "_top_saved_tensors_default_hooks")
+    return hasattr(_autograd(), "_top_saved_tensors_default_hooks")
 
 
 def _top() -> Any:  # noqa: ANN401 (a pair of functions, or None)
-    ask = getattr(_autograd, "_top_saved_tensors_default_hooks", None)
+    ask = getattr(_autograd(), "_top_saved_tensors_default_hooks", None)
     return ask(False) if ask else None
+
+
+def _autograd() -> Any:  # noqa: ANN401 (a module of C)
+    """Nothing public tells what is on the stack."""
+    return torch._C._autograd  # noqa: SLF001 (see above)

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 import torch
-from torch.multiprocessing.reductions import StorageWeakRef
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -63,7 +62,8 @@ class Reference:
     __slots__ = ("_weak",)
 
     def __init__(self, storage: UntypedStorage) -> None:
-        self._weak = StorageWeakRef(storage)  # type: ignore[no-untyped-call]  # torch's
+        kind = torch.multiprocessing.reductions.StorageWeakRef
+        self._weak = kind(storage)  # type: ignore[no-untyped-call]  # torch's
 
     def storage(self) -> UntypedStorage | None:
         """The storage, if it still lives."""
