@@ -17,8 +17,8 @@ The last line printed is one JSON object:
   log of slurmctld).
 * `throughput_ratio`, `dead_daemon_ratio`: jobs per second with us, and with the daemon dead,
   over jobs per second of plain Slurm; the median of the rounds, each against its own.
-* `cli_filter_ratio`: the same with us and `CliFilterPlugins=lua`, which only guests started by srun
-  or salloc need.
+* `cli_filter_ratio`: the same with us and `CliFilterPlugins=lua`, which only guests need that are
+  started by srun or ask for GPUs again in their steps.
 * `empty_lua_ratio`: the same for Slurm with a job_submit.lua and a cli_filter.lua that do nothing:
   what Slurm itself takes for having them. Most of it is CPU time of every sbatch, which sets up Lua
   and a JSON serializer for cli_filter.

@@ -42,6 +42,10 @@ class BoardProbe:
         """How many of so many lookups found nothing."""
         return int(self.ask(f"watch {token} {lookups}"))
 
+    def signs(self) -> bool:
+        """Whether it could show that it is at work."""
+        return self.ask("sign") == "signed"
+
     def names(self, text: str) -> list[str] | None:
         """A list unfolded, None if it is no list."""
         answer = self.ask(f"names {text.encode().hex()}")

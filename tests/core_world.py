@@ -70,6 +70,13 @@ def sight(
     )
 
 
+def holds(ref: str, asked: Request | None, *indices: int, name: str = "n1") -> JobSight:
+    """A running job that holds these GPUs of a node."""
+    places = tuple((name, index) for index in indices)
+    running = sight(ref, asked, Standing.RUNNING)
+    return replace(running, nodes=(name,), gpus=len(places), gpu_places=places)
+
+
 def machine(*nodes: NodeSight, rules: Rules = RULES) -> Machine:
     """A machine that has seen these nodes and no job."""
     one = Machine(rules)

@@ -37,6 +37,7 @@ class Served:
     engine: Engine
     loop: asyncio.AbstractEventLoop
     entries: list[Entry] = field(default_factory=list)
+    holds: bool = False
 
     def tell(self, *events: Event) -> None:
         """Events, in the loop's thread as always."""
@@ -86,9 +87,11 @@ async def _serve(rig: Served, uids: frozenset[int]) -> Any:  # noqa: ANN401 (wha
     def told(report: NodeReported) -> None:
         rig.engine.take(report)
 
-    submit = SubmitSocket(rig.engine, uids)
+    submit = SubmitSocket(rig.engine, uids, lambda: rig.holds)
     reports = EventSocket(rig.engine.counters, uids, told)
-    app = Api(rig.engine, lambda: 0, uids, told).application()
+    app = Api(
+        rig.engine, lambda: 0, uids, told, lambda: "hold" if rig.holds else "board"
+    ).application()
     web = web_server(app)
     listener = peers.listen(rig.run_dir / "api.sock", 0o666)
     task = asyncio.create_task(web.serve([listener]))

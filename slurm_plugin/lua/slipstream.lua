@@ -84,6 +84,18 @@ local function carry(job_desc, request, plan)
   if request.script then job_desc.environment[marker.CARRIER] = marker.carrier(plan) end
 end
 
+-- Without the select wrapper a job must not start before the daemon has seen it in the queue. The
+-- start is near: a daemon that dies now costs the job these seconds.
+local function hold(job_desc, request, answer)
+  if not (answer and answer.hold_s and request.script) then return end
+  if (tonumber(job_desc.begin_time) or 0) > os.time() then return end -- its user's own wish
+  local until_s = os.time() + answer.hold_s
+  local comment = marker.held(job_desc.admin_comment, until_s)
+  if not comment then return end
+  job_desc.begin_time = until_s
+  job_desc.admin_comment = comment
+end
+
 local function say(plan, begun_s, answer, why)
   if answer and answer.message then
     plan.notes[#plan.notes + 1] = answer.message
@@ -142,7 +154,9 @@ function M.submit(job_desc)
     if not plan then return end
     apply(job_desc, plan)
     pcall(carry, job_desc, request, plan)
-    say(plan, begun_s, tell(request, plan))
+    local answer, why = tell(request, plan)
+    pcall(hold, job_desc, request, answer)
+    say(plan, begun_s, answer, why)
   end)
   if not good then log_error("slipstream: %s", tostring(why)) end
   return slurm.SUCCESS

@@ -5,7 +5,9 @@
 #include "advice_board.h"
 
 #include <fcntl.h>
+#include <stdio.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -36,6 +38,7 @@ static uint64_t boottime_ns(void);
 bool slip_board_init(struct slip_board* board, const char* path) {
   memset(board, 0, sizeof(*board));
   board->fd = -1;
+  board->sign_fd = -1;
   size_t bytes = strlen(path) + 1;
   if (bytes > sizeof(board->path)) return false;
   memcpy(board->path, path, bytes);
@@ -55,6 +58,32 @@ enum slip_kind slip_board_find(struct slip_board* board, uint64_t token, uint32_
 void slip_board_close(struct slip_board* board) {
   if (board->fd >= 0) close(board->fd);
   board->fd = -1;
+}
+
+void slip_board_sign(struct slip_board* board) {
+  uint64_t now_ns = boottime_ns();
+  if (!board->path[0] || (board->signed_ns && now_ns - board->signed_ns < SLIP_LOOK_EVERY_NS))
+    return;
+  board->signed_ns = now_ns;
+  char path[sizeof(board->path) + sizeof(SLIP_SIGN_SUFFIX)];
+  snprintf(path, sizeof(path), "%s" SLIP_SIGN_SUFFIX, board->path);
+  struct stat seen;
+  bool there = stat(path, &seen) == 0;
+  if (board->sign_fd >= 0) {
+    if (there && seen.st_dev == board->sign_device && seen.st_ino == board->sign_inode) return;
+    close(board->sign_fd);
+    board->sign_fd = -1;
+  }
+  /* Made here as well: slurmctld may be there before the daemon is. */
+  int fd = open(path, O_RDONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600);
+  if (fd < 0) return;
+  if (fstat(fd, &seen) != 0 || !S_ISREG(seen.st_mode) || flock(fd, LOCK_SH | LOCK_NB) != 0) {
+    close(fd); /* the writer is looking just now: the next time will do */
+    return;
+  }
+  board->sign_fd = fd;
+  board->sign_device = seen.st_dev;
+  board->sign_inode = seen.st_ino;
 }
 
 uint32_t slip_bucket_of(uint64_t token, uint32_t task, uint32_t bucket_count) {
@@ -143,8 +172,9 @@ static enum outcome find_once(struct slip_board* board, uint64_t token, uint32_t
 }
 
 static bool slot_is_whole(const struct slip_slot* slot, uint64_t generation) {
-  if (slot->names_bytes == 0 || slot->names_bytes > SLIP_NAMES_BYTES) return false;
+  if (slot->names_bytes > SLIP_NAMES_BYTES) return false;
   if (slot->kind != SLIP_PREFER && slot->kind != SLIP_REQUIRE) return false;
+  if (slot->names_bytes == 0 && slot->kind != SLIP_REQUIRE) return false;
   if (slot->generation != generation) return false;
   size_t from = sizeof(slot->checksum);
   size_t bytes = offsetof(struct slip_slot, names) - from + slot->names_bytes;

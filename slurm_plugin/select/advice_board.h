@@ -30,6 +30,7 @@
 #define SLIP_ANY_TASK UINT32_MAX
 #define SLIP_MOST_NAMES 65536u
 #define SLIP_NAME_BYTES 256u
+#define SLIP_SIGN_SUFFIX ".reader"
 
 /* No advice holds longer than this, whatever a record says: expiry is the fail-open. */
 #define SLIP_LONGEST_S 3600u
@@ -70,7 +71,7 @@ struct slip_slot {
   uint64_t generation; /* of the file it was written for */
   uint64_t expires_boot_s;
   uint64_t serial;
-  char names[SLIP_NAMES_BYTES]; /* n[1-4,7],gpu03 */
+  char names[SLIP_NAMES_BYTES]; /* n[1-4,7],gpu03; none with SLIP_REQUIRE: nowhere for now */
 };
 
 /* One reader's state; fill it with slip_board_init. Not for two threads at a time. */
@@ -81,6 +82,10 @@ struct slip_board {
   ino_t inode;
   uint64_t looked_ns;
   bool ever_looked;
+  int sign_fd; /* the sign that this reader is at work: a shared lock, as long as it is open */
+  dev_t sign_device;
+  ino_t sign_inode;
+  uint64_t signed_ns;
   bool boot_id_known;
   uint8_t boot_id[16];
   struct slip_header header;
@@ -96,7 +101,12 @@ bool slip_board_init(struct slip_board* board, const char* path);
  * board->slot until the next call. */
 enum slip_kind slip_board_find(struct slip_board* board, uint64_t token, uint32_t task);
 
-/* Close what is open. */
+/* Show whoever writes the board that it is read: hold a shared lock on <path>.reader, which
+ * is made if it is not there. The kernel takes the lock back when this process ends, however it
+ * ends. */
+void slip_board_sign(struct slip_board* board);
+
+/* Close what is open of the board. */
 void slip_board_close(struct slip_board* board);
 
 /* Call `each` with every name of a list such as n[1-4,7],gpu03. The number of names, or -1 for a

@@ -3,7 +3,7 @@
  * select/cons_tres with advice: the stock plugin, asked about fewer nodes.
  *
  * This object carries the stock plugin's file name, is found first through PluginDir and is linked
- * against the stock object, so that every symbol but one is the stock one. It may leave nodes out
+ * against the stock object, so that every symbol but two is the stock one. It may leave nodes out
  * of what a job is offered; it never adds any, and never refuses a job for good.
  *
  * select_p_job_test runs under slurmctld's job write lock: no I/O but reads of a small file in
@@ -41,16 +41,24 @@ static void add_node(const char* name, void* context);
 static int preferring(JOB_TEST_PARAMETERS, const bitstr_t* mask);
 
 static job_test_fn stock_job_test;
+static int (*stock_reconfigure)(void);
 
 /* With another stock plugin behind it than the one it was built beside, or none, this one does not
  * load, and Slurm takes the stock one itself from the next folder of PluginDir. Every command loads
  * it: not a word is printed here. */
 extern int init(void) {
   stock_job_test = (job_test_fn)dlsym(RTLD_NEXT, "select_p_job_test");
+  stock_reconfigure = (int (*)(void))dlsym(RTLD_NEXT, "select_p_reconfigure");
   int (*stock_init)(void) = (int (*)(void))dlsym(RTLD_NEXT, "init");
   if (!stock_job_test || !stock_init || !slip_has_build_id(stock_job_test, STOCK_BUILD_ID))
     return SLURM_ERROR;
   return stock_init();
+}
+
+/* slurmctld alone calls this, at its start and when it is reconfigured: the daemon may know. */
+extern int select_p_reconfigure(void) {
+  slip_board_sign(board());
+  return stock_reconfigure ? stock_reconfigure() : SLURM_SUCCESS;
 }
 
 extern int select_p_job_test(JOB_TEST_PARAMETERS) {
@@ -59,7 +67,9 @@ extern int select_p_job_test(JOB_TEST_PARAMETERS) {
   switch (advice_for(job, mode, min_nodes, bit_size(nodes), &mask)) {
     case SLIP_REQUIRE:
       bit_and(nodes, mask);
-      result = stock_job_test(JOB_TEST_ARGUMENTS(candidates));
+      /* Without a node to ask about the answer is known: the job waits as for resources, and as
+       * nothing is planned for it, no node is kept from others. */
+      result = bit_ffs(nodes) < 0 ? SLURM_ERROR : stock_job_test(JOB_TEST_ARGUMENTS(candidates));
       break;
     case SLIP_PREFER:
       result = preferring(JOB_TEST_ARGUMENTS(candidates), mask);
@@ -98,21 +108,26 @@ static enum slip_kind advice_for(const job_record_t* job, uint16_t mode, uint32_
   /* Callers hold the job write lock; should a release change that, the second one goes by stock. */
   static atomic_flag busy = ATOMIC_FLAG_INIT;
   uint64_t token;
-  if (!follows_modes(mode) || !job->details || !slip_marker_token(job->admin_comment, &token))
-    return SLIP_NONE;
+  if (!job->details || !slip_marker_token(job->admin_comment, &token)) return SLIP_NONE;
   if (atomic_flag_test_and_set(&busy)) return SLIP_NONE;
+  slip_board_sign(board());
   struct mask found = {NULL, 0};
-  enum slip_kind kind = slip_board_find(board(), token, array_task(job));
+  bool nowhere = false;
+  enum slip_kind kind = SLIP_NONE;
+  if (follows_modes(mode)) kind = slip_board_find(board(), token, array_task(job));
   if (kind != SLIP_NONE) {
     found.nodes = bit_alloc(size);
     const struct slip_slot* slot = &board()->slot;
-    if (slip_names_each(slot->names, slot->names_bytes, add_node, &found) < 0) kind = SLIP_NONE;
+    nowhere = slot->names_bytes == 0;
+    if (!nowhere && slip_names_each(slot->names, slot->names_bytes, add_node, &found) < 0)
+      kind = SLIP_NONE;
   }
   atomic_flag_clear(&busy);
 
   const bitstr_t* asked_for = job->details->req_node_bitmap;
-  if (kind != SLIP_NONE && (found.known < min_nodes || /* it could never be followed */
-                            (asked_for && !bit_super_set((bitstr_t*)asked_for, found.nodes))))
+  if (kind != SLIP_NONE && !nowhere &&
+      (found.known < min_nodes || /* it could never be followed */
+       (asked_for && !bit_super_set((bitstr_t*)asked_for, found.nodes))))
     kind = SLIP_NONE; /* the second: the user's own --nodelist comes first */
   if (kind == SLIP_NONE) FREE_NULL_BITMAP(found.nodes);
   *mask = found.nodes;

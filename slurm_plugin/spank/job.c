@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-const struct slip_job slip_unknown_job = {"none", "none", "none", "node", 0};
+const struct slip_job slip_unknown_job = {"none", "none", "none", "node", 0, false};
 
 static bool take(struct slip_job* job, const char* key, const char* value);
 static bool copy_word(char word[SLIP_WORD_SIZE], const char* value);
@@ -30,8 +30,9 @@ bool slip_read_carrier(const char* text, struct slip_job* job) {
 }
 
 bool slip_write_carrier(const struct slip_job* job, char* text, size_t size) {
-  int length = snprintf(text, size, "class=%s,role=%s,gpus=%s:%u,token=%s", job->class_name,
-                        job->role, job->per, job->count, job->token);
+  int length =
+      snprintf(text, size, "class=%s,role=%s,gpus=%s:%u,token=%s%s", job->class_name, job->role,
+               job->per, job->count, job->token, job->keeps_guests_away ? ",share=no" : "");
   return length > 0 && (size_t)length < size;
 }
 
@@ -49,6 +50,7 @@ static bool take(struct slip_job* job, const char* key, const char* value) {
   if (strcmp(key, "class") == 0) return copy_word(job->class_name, value);
   if (strcmp(key, "token") == 0) return copy_word(job->token, value);
   if (strcmp(key, "gpus") == 0) return take_gpus(job, value);
+  if (strcmp(key, "share") == 0) job->keeps_guests_away = strcmp(value, "no") == 0;
   if (strcmp(key, "role") == 0)
     return (strcmp(value, "owner") == 0 || strcmp(value, "guest") == 0 ||
             strcmp(value, "none") == 0) &&

@@ -4,7 +4,8 @@
 // SLURM_SLIPSTREAM=class=opportunistic,role=guest,gpus=node:2,token=0123456789abcdef
 //
 // job_submit writes it for batch jobs, cli_filter and the SPANK plugin for srun and salloc. Its
-// name begins with SLURM_ because that alone passes --export=NONE.
+// name begins with SLURM_ because that alone passes --export=NONE. An owner that keeps guests away
+// has "share=no" in it as well, which the node's coordinator looks for.
 #ifndef SLIPSTREAM_SPANK_JOB_H
 #define SLIPSTREAM_SPANK_JOB_H
 
@@ -21,6 +22,7 @@ struct slip_job {
   char token[SLIP_WORD_SIZE];  // none where no submission could tell
   char per[SLIP_WORD_SIZE];    // node, job, task or socket
   unsigned count;              // GPUs asked for, per that
+  bool keeps_guests_away;      // --no-slip-share
 };
 
 // A job of which nothing is known.

@@ -37,6 +37,7 @@ static bool allocates(spank_context_t context);
 static void forget_outer_job(void);
 static void pass_on(spank_t spank, enum slip_flag_id flag);
 static void carry_class(void);
+static void tell_data(spank_t spank);
 static const char* node_folder(void);
 static const char* device_folder(void);
 static bool recall_job(spank_t spank);
@@ -81,7 +82,11 @@ int slurm_spank_init_post_opt(spank_t spank, int argc, char** argv) {
 }
 
 static int take_option(int flag, const char* value, int remote) {
-  if (remote || flag < 0 || flag >= SLIP_FLAG_COUNT) return ESPANK_SUCCESS;
+  if (flag < 0 || flag >= SLIP_FLAG_COUNT) return ESPANK_SUCCESS;
+  if (remote) {  // checked when it was given; only the hooks need it again
+    if (flag == SLIP_DATA && value) snprintf(given[flag], sizeof given[flag], "%s", value);
+    return ESPANK_SUCCESS;
+  }
   char source[SLIP_WORD_SIZE];
   char why[SLIP_SENTENCE_SIZE];
   const char* taken = slip_flags[flag].arginfo ? (value ? value : "") : "1";
@@ -141,6 +146,8 @@ static void carry_class(void) {
   struct slip_job told = slip_unknown_job;
   strcpy(told.class_name, class_name);  // one of four short words by now
   strcpy(told.role, guest ? "guest" : "owner");
+  const char* alone = getenv(slip_flags[SLIP_NO_SHARE].twin);
+  told.keeps_guests_away = is_given[SLIP_NO_SHARE] || (alone && strcmp(alone, "1") == 0);
   told.count = guest;  // at least it must not see every GPU of the node
   char carrier[SLIP_CARRIER_SIZE];
   if (slip_write_carrier(&told, carrier, sizeof carrier)) setenv(SLIP_CARRIER, carrier, 1);
@@ -161,6 +168,7 @@ int slurm_spank_task_init_privileged(spank_t spank, int argc, char** argv) {
 int slurm_spank_task_init(spank_t spank, int argc, char** argv) {
   (void)argc, (void)argv;
   if (!is_ours) return ESPANK_SUCCESS;
+  tell_data(spank);
   static struct slip_answer answer;
   struct slip_place place;
   describe_place(spank, &place);
@@ -180,6 +188,15 @@ int slurm_spank_task_init(spank_t spank, int argc, char** argv) {
   if (table >= 0) close(table);
   table = -1;
   return ESPANK_SUCCESS;
+}
+
+// As Slurm does itself, but for a job whose environment is not passed on. Not under the name of the
+// twin: that would be a flag for jobs submitted from inside this one.
+static void tell_data(spank_t spank) {
+  char name[4 * SLIP_WORD_SIZE];
+  if (!given[SLIP_DATA][0]) return;
+  snprintf(name, sizeof name, "SLURM_SPANK_%s", slip_flags[SLIP_DATA].twin);
+  spank_setenv(spank, name, given[SLIP_DATA], 1);
 }
 
 static const char* node_folder(void) {
@@ -312,10 +329,12 @@ static void forget_gpu_requests(spank_t spank) {
 static void bind_statically(spank_t spank, const struct slip_place* place, unsigned gpus) {
   uint32_t id = 0;
   struct slip_gpus bound = known_gpus;
+  struct slip_gpus closed;
   spank_get_item(spank, S_JOB_ID, &id);
+  slip_read_closed(node_folder(), &closed);
   if (known_gpus.count == 0)
-    slip_bind(table, id, getppid(), gpus, slip_count_gpus(device_folder()), slip_now_ms() + LOCK_MS,
-              &bound);
+    slip_bind(table, id, getppid(), gpus, slip_count_gpus(device_folder()), &closed,
+              slip_now_ms() + LOCK_MS, &bound);
   if (bound.count == 0) return;
   if (!place->is_script && strcmp(job.per, "task") == 0 &&
       (place->task + 1) * job.count <= bound.count) {

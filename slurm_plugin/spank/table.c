@@ -16,8 +16,15 @@
 #include "node_socket.h"
 
 #define TABLE_NAME "guests.table"
+#define CLOSED_NAME "closed.gpus"
 
-enum { LINES_LIMIT = 512, LINE_SIZE = 320, TABLE_SIZE = 65536, LOCK_RETRY_MS = 2 };
+enum {
+  LINES_LIMIT = 512,
+  LINE_SIZE = 320,
+  TABLE_SIZE = 65536,
+  LOCK_RETRY_MS = 2,
+  CLOSED_FOR_S = 300
+};
 
 struct line {
   uint32_t job;
@@ -40,7 +47,7 @@ static bool is_alive(const struct line* line);
 static unsigned long long start_of(pid_t pid);
 static const struct line* line_of(const struct table* table, uint32_t job, pid_t pid);
 static void choose(const struct table* table, uint32_t job, unsigned wanted, unsigned gpus_on_node,
-                   struct slip_gpus* bound);
+                   const struct slip_gpus* closed, struct slip_gpus* bound);
 static bool holds(const struct slip_gpus* gpus, unsigned index);
 
 int slip_open_table(const char* folder, bool create) {
@@ -70,7 +77,7 @@ unsigned slip_count_gpus(const char* folder) {
 }
 
 void slip_bind(int fd, uint32_t job, pid_t owner, unsigned wanted, unsigned gpus_on_node,
-               int64_t deadline_ms, struct slip_gpus* bound) {
+               const struct slip_gpus* closed, int64_t deadline_ms, struct slip_gpus* bound) {
   static struct table table;
   table.count = 0;
   if (wanted > gpus_on_node) wanted = gpus_on_node;
@@ -81,13 +88,31 @@ void slip_bind(int fd, uint32_t job, pid_t owner, unsigned wanted, unsigned gpus
     *bound = own->gpus;
     bound->count = wanted;
   } else {
-    choose(&table, job, wanted, gpus_on_node, bound);
+    choose(&table, job, wanted, gpus_on_node, closed, bound);
     if (locked && table.count < LINES_LIMIT) {
       table.lines[table.count++] = (struct line){job, owner, start_of(owner), *bound};
       write_table(fd, &table);
     }
   }
   if (locked) flock(fd, LOCK_UN);
+}
+
+void slip_read_closed(const char* folder, struct slip_gpus* closed) {
+  char path[LINE_SIZE];
+  char text[LINE_SIZE];
+  struct stat found;
+  ssize_t length = 0;
+  closed->count = 0;
+  snprintf(path, sizeof path, "%s/%s", folder, CLOSED_NAME);
+  int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+  if (fd < 0) return;
+  if (fstat(fd, &found) == 0 && S_ISREG(found.st_mode) &&
+      time(NULL) - found.st_mtime <= CLOSED_FOR_S)
+    length = read(fd, text, sizeof text - 1);
+  close(fd);
+  text[length > 0 ? length : 0] = '\0';
+  text[strcspn(text, "\n")] = '\0';
+  if (!read_gpus(text, closed)) closed->count = 0;
 }
 
 bool slip_find_bound(int fd, uint32_t job, struct slip_gpus* bound) {
@@ -200,10 +225,12 @@ static const struct line* line_of(const struct table* table, uint32_t job, pid_t
   return NULL;
 }
 
-// Another step of the same job shares its GPUs; then the fewest jobs decide; then the number.
+// Another step of the same job shares its GPUs; then the fewest jobs decide; then the number. A
+// closed GPU weighs more than all the jobs there can be.
 static void choose(const struct table* table, uint32_t job, unsigned wanted, unsigned gpus_on_node,
-                   struct slip_gpus* bound) {
+                   const struct slip_gpus* closed, struct slip_gpus* bound) {
   unsigned load[SLIP_GPUS_LIMIT] = {0};
+  for (unsigned at = 0; at < closed->count; at++) load[closed->index[at]] += LINES_LIMIT + 1;
   for (size_t at = 0; at < table->count; at++) {
     const struct line* line = &table->lines[at];
     for (unsigned gpu = 0; line->job != job && gpu < line->gpus.count; gpu++)

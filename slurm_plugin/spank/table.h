@@ -29,9 +29,14 @@ int slip_open_table(const char* folder, bool create);
 unsigned slip_count_gpus(const char* folder);
 
 // The GPUs of a job on this node: those it has already, else the least used, lower numbers first.
-// Waits for the lock until `deadline_ms`, then chooses without it. Never fails.
+// Those that are `closed` come last. Waits for the lock until `deadline_ms`, then chooses without
+// it. Never fails.
 void slip_bind(int table, uint32_t job, pid_t owner, unsigned wanted, unsigned gpus_on_node,
-               int64_t deadline_ms, struct slip_gpus* bound);
+               const struct slip_gpus* closed, int64_t deadline_ms, struct slip_gpus* bound);
+
+// The GPUs whose owners take no guests, as the coordinator last left them in `folder`; none if that
+// was too long ago to be true still.
+void slip_read_closed(const char* folder, struct slip_gpus* closed);
 
 // What the table says of a job; false if nothing.
 bool slip_find_bound(int table, uint32_t job, struct slip_gpus* bound);

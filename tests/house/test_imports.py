@@ -57,6 +57,8 @@ def test_the_house_keeps_its_contracts(copy: Path) -> None:
     [
         ("core/slipstream/core/rogue.py", "import time", "core is pure"),
         ("core/slipstream/core/rogue.py", "import slipstream.slurm_plugin", "down only"),
+        ("core/slipstream/core/rogue.py", "import slipstream.estimator", "down only"),
+        ("estimator/slipstream/estimator/rogue.py", "import slipstream.scheduler", "down only"),
         ("slurm_plugin/slipstream/slurm_plugin/rogue.py", "import slipstream.sandbox", "down only"),
         ("deploy/slipstream/sandbox/rogue.py", "import slipstream.torch_hooks", "Nobody imports"),
         ("torch_hooks/slipstream/torch_hooks/rogue.py", "import slipstream.core", "only wire"),

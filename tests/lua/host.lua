@@ -13,7 +13,7 @@ local STRINGS = {
 }
 local NO_VAL, NO_VAL16 = 4294967294, 65534
 local NUMBERS = {
-  cpus_per_task = NO_VAL16, het_job_offset = NO_VAL, max_nodes = NO_VAL, min_cpus = 1,
+  begin_time = 0, cpus_per_task = NO_VAL16, het_job_offset = NO_VAL, max_nodes = NO_VAL, min_cpus = 1,
   min_nodes = NO_VAL, ntasks_per_gpu = NO_VAL16, ntasks_per_node = NO_VAL16,
   ntasks_per_tres = NO_VAL16, num_tasks = NO_VAL, shared = NO_VAL16, sockets_per_node = NO_VAL16,
   time_limit = NO_VAL, user_id = 1000,
@@ -37,7 +37,7 @@ slurm = {
 
 local function unset(value) return value == nil or value == json.null end
 
-local function spank_of(lines)
+local function counted_from_0(lines)
   local by_number = {}
   for at, line in ipairs(lines or {}) do by_number[at - 1] = line end
   return by_number, #(lines or {})
@@ -52,7 +52,7 @@ local function job_desc_of(given, lines, broken)
   end
   for name in pairs(MEMORY) do kinds[name] = "number" end
   for name, value in pairs(given) do fields[name] = not unset(value) and value or nil end
-  fields.spank_job_env, fields.spank_job_env_size = spank_of(lines)
+  fields.spank_job_env, fields.spank_job_env_size = counted_from_0(lines)
   kinds.spank_job_env, kinds.spank_job_env_size = "read", "read"
   local environment = {}
   fields.environment = setmetatable({}, {
@@ -61,7 +61,8 @@ local function job_desc_of(given, lines, broken)
       environment[name] = value
     end,
   })
-  kinds.environment = "read"
+  kinds.environment, kinds.argv = "read", "read"
+  fields.argv = given.argv and counted_from_0(given.argv)
   local function set(_, name, value)
     if name == broken or kinds[name] == nil or kinds[name] == "read" then
       error("bad field " .. name)

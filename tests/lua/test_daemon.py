@@ -51,6 +51,7 @@ def test_the_daemon_is_told_the_whole_request(lua: Lua) -> None:
         "name": "train é",
         "work_dir": "/home/u",
         "script": "#!/bin/sh\n" + "x" * 20_000,
+        "argv": ["/home/u/train.sh", "--lr", "x" * 500],
     }
     spank = (
         *("SLIPSTREAM_CLASS=opportunistic", "SLIPSTREAM_WEIGHT=3", "SLIPSTREAM_ELASTIC=1-8"),
@@ -87,6 +88,7 @@ def test_the_daemon_is_told_the_whole_request(lua: Lua) -> None:
         "share": False,
         "move": True,
         "work_dir": "/home/u",
+        "argv": ["/home/u/train.sh", "--lr", "x" * 128],
     }
 
 
@@ -102,6 +104,7 @@ def test_what_is_not_known_is_null(lua: Lua) -> None:
     }
     assert asked["hints"] == {}
     assert asked["data"] == []
+    assert asked["argv"] == []
     assert asked["nodes"] == [1, 1]
 
 
@@ -110,6 +113,33 @@ def test_a_script_of_odd_bytes_is_left_out_rather_than_the_question(lua: Lua) ->
     with Answering(lua.socket_path, lambda _line: b'{"v":1}\n') as daemon:
         assert lua.ask("tell", path=str(lua.socket_path), script="\x01" * 16_000)["answered"]
     assert json.loads(daemon.asked[0])["script"] is None
+
+
+HOLD = '{"v":1,"hold_s":10}\n'
+
+
+def test_a_job_is_held_for_as_long_as_the_daemon_says(lua: Lua) -> None:
+    """Its start is set, and its marker says that this is ours to take back."""
+    began_s = int(time.time())
+    with Answering(lua.socket_path, lambda _line: HOLD.encode()):
+        job = lua.submit(JOB, GUEST)["job"]
+    assert began_s + 10 <= job["begin_time"] <= time.time() + 10
+    assert job["admin_comment"].endswith(f" weight=1 hold={int(job['begin_time'])}]")
+
+
+@pytest.mark.parametrize(
+    "job",
+    [
+        pytest.param({**JOB, "begin_time": 4_000_000_000}, id="its user has set a start"),
+        pytest.param({"tres_per_node": "gres:gpu:1"}, id="srun: it would stay held"),
+    ],
+)
+def test_a_start_that_is_not_ours_to_set_stays(lua: Lua, job: dict[str, object]) -> None:
+    """Neither start nor marker speak of a hold."""
+    with Answering(lua.socket_path, lambda _line: HOLD.encode()):
+        after = lua.submit(job, GUEST)["job"]
+    assert after.get("begin_time") == job.get("begin_time")
+    assert "hold=" not in after["admin_comment"]
 
 
 def test_the_daemons_sentence_reaches_the_user(lua: Lua) -> None:
@@ -125,6 +155,8 @@ def test_the_daemons_sentence_reaches_the_user(lua: Lua) -> None:
     [
         *("", "\n", "null\n", "[]\n", "{}\n", '{"v":2}\n', '{"v":"1"}\n', '{"v":1}', "{'v':1}\n"),
         '{"v":1,"message":3}\n',
+        *('{"v":1,"hold_s":0}\n', '{"v":1,"hold_s":61}\n', '{"v":1,"hold_s":1.5}\n'),
+        *('{"v":1,"hold_s":"10"}\n', '{"v":1,"hold_s":[]}\n'),
         '{"v":1,"message":"two\\nlines"}\n',
         json.dumps({"v": 1, "message": "x" * 401}) + "\n",
         "[" * 1000 + "\n",

@@ -177,6 +177,14 @@ def test_tokens_differ(lua: Lua) -> None:
     ]
 
 
+def test_an_owner_that_keeps_guests_away_carries_it(lua: Lua) -> None:
+    """The coordinator of its node reads it there."""
+    job = lua.submit(BATCH, "SLIPSTREAM_CLASS=shared", "SLIPSTREAM_NO_SHARE=1")
+    carrier = job["environment"]["SLURM_SLIPSTREAM"]
+    assert carrier.startswith("class=shared,role=owner,")
+    assert carrier.endswith(",share=no")
+
+
 def test_a_flag_without_a_class_makes_a_guaranteed_job(lua: Lua) -> None:
     """--slip-weight alone: ours to know of, and undisturbed."""
     assert marker(lua.submit(BATCH, "SLIPSTREAM_WEIGHT=2")).startswith(

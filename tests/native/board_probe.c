@@ -55,14 +55,18 @@ static void answer(struct slip_board* board, const char* verb, char* first, char
   if (strcmp(verb, "find") == 0) {
     uint32_t task = second[0] == '-' ? SLIP_ANY_TASK : (uint32_t)strtoul(second, NULL, 10);
     enum slip_kind kind = slip_board_find(board, strtoull(first, NULL, 16), task);
-    bool whole = kind == SLIP_NONE || expand(board->slot.names, board->slot.names_bytes);
-    printf("%s%s\n", whole ? kinds[kind] : "bad", kind && whole ? names : "");
+    bool empty = kind == SLIP_NONE || board->slot.names_bytes == 0;
+    bool whole = empty || expand(board->slot.names, board->slot.names_bytes);
+    printf("%s%s\n", whole ? kinds[kind] : "bad", !empty && whole ? names : "");
   } else if (strcmp(verb, "watch") == 0) {
     unsigned long missed = 0, count = strtoul(second, NULL, 10);
     uint64_t token = strtoull(first, NULL, 16);
     for (unsigned long i = 0; i < count; i++)
       if (slip_board_find(board, token, SLIP_ANY_TASK) == SLIP_NONE) missed++;
     printf("%lu\n", missed);
+  } else if (strcmp(verb, "sign") == 0) {
+    slip_board_sign(board);
+    printf("%s\n", board->sign_fd >= 0 ? "signed" : "none");
   } else if (strcmp(verb, "names") == 0) {
     char* raw = from_hex(first, &bytes);
     printf("%s\n", expand(raw, bytes) ? names : "bad");

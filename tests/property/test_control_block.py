@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import subprocess
 import sys
@@ -19,6 +20,7 @@ from slipstream.torch_hooks import block as hook_blocks
 from slipstream.wire import control_block
 from slipstream.wire.control_block import (
     PAGE_BYTES,
+    WORD_BYTES,
     ControlBlockError,
     Directive,
     Identity,
@@ -31,6 +33,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 pytestmark = pytest.mark.property
+
+UP_WORDS = ctypes.sizeof(Up) // WORD_BYTES
 
 WRITER = """
 import sys
@@ -154,7 +158,7 @@ def test_any_bytes_are_a_page_or_refused_with_a_sentence(raw: bytes) -> None:
 
 
 @settings(max_examples=200)
-@given(st.lists(st.integers(0, 2**64 - 1), min_size=len(Up._fields_), max_size=len(Up._fields_)))
+@given(st.lists(st.integers(0, 2**64 - 1), min_size=UP_WORDS, max_size=UP_WORDS))
 def test_any_words_are_a_progress(words: list[int]) -> None:
     """A hostile page can lie, it cannot make its reader raise."""
     words[0] &= ~1

@@ -18,13 +18,13 @@ from hypothesis import strategies as st
 from core_world import RULES, node, request, sight
 from slipstream.core import events
 from slipstream.core.advice import advice_key
-from slipstream.core.classes import Mode, Role
+from slipstream.core.classes import Mode, Per, Role, Strength
 from slipstream.core.commands import Admit, Advise, Withdraw
 from slipstream.core.machine import Machine
 from slipstream.core.reasons import Reason
 from slipstream.core.records import Phase
 from slipstream.core.rules import Rules
-from slipstream.core.sights import GpuUse, Standing
+from slipstream.core.sights import Gpus, GpuUse, Standing
 from slipstream.core.topology import Group
 
 if TYPE_CHECKING:
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
     from slipstream.core.commands import Command
     from slipstream.core.events import Event
+    from slipstream.core.sights import Request
+    from slipstream.core.state import State
 
 pytestmark = pytest.mark.property
 
@@ -41,6 +43,11 @@ JOBS = st.integers(1, 9)
 
 def _role_of(number: int) -> Role:
     return Role.GUEST if number % 2 else Role.OWNER
+
+
+def _asked(number: int) -> Request:
+    """Every fourth job shares with nobody."""
+    return replace(request(number, role=_role_of(number)), shares=number % 4 != 0)
 
 
 def _stamped(pairs: Sequence[tuple[Event, float]]) -> list[Event]:
@@ -56,8 +63,9 @@ def _stamped(pairs: Sequence[tuple[Event, float]]) -> list[Event]:
 def requests(draw: st.DrawFn) -> events.JobSubmitted:
     """A submission."""
     number = draw(JOBS)
-    asked = request(number, role=_role_of(number), gpus=draw(st.integers(1, 5)))
-    return events.JobSubmitted(0.0, replace(asked, nodes_min=draw(st.integers(1, 3))))
+    gpus = Gpus(Per.NODE, draw(st.integers(1, 5)))
+    asked = replace(_asked(number), gpus=gpus, nodes_min=draw(st.integers(1, 3)))
+    return events.JobSubmitted(0.0, asked)
 
 
 @st.composite
@@ -65,11 +73,15 @@ def looks(draw: st.DrawFn) -> events.ClusterSeen:
     """A poll: some jobs, marked or not, arrays too; some nodes; some gone."""
     jobs = []
     for number in draw(st.lists(JOBS, max_size=4, unique=True)):
-        marked = request(number, role=_role_of(number)) if number % 3 else None
+        marked = _asked(number) if number % 3 else None
         ref = f"{number}_{draw(st.integers(0, 2))}" if number % 4 == 0 else str(number)
         reason = draw(st.sampled_from(["", "Resources", "JobHeldUser", "Dependency"]))
         standing = draw(st.sampled_from(Standing))
-        jobs.append(sight(ref, marked, standing, reason=reason, priority=draw(st.integers(0, 3))))
+        seen = sight(ref, marked, standing, reason=reason, priority=draw(st.integers(0, 3)))
+        if standing is Standing.RUNNING and _role_of(number) is Role.OWNER:
+            places = st.tuples(st.sampled_from(NODES), st.integers(0, 3))
+            seen = replace(seen, gpu_places=tuple(draw(st.lists(places, max_size=4, unique=True))))
+        jobs.append(seen)
     nodes = draw(st.lists(st.sampled_from(NODES), max_size=4, unique=True))
     return events.ClusterSeen(
         at_s=0.0,
@@ -88,7 +100,10 @@ def looks(draw: st.DrawFn) -> events.ClusterSeen:
 def reports(draw: st.DrawFn) -> events.NodeReported:
     """A coordinator's report."""
     use = draw(st.lists(st.floats(0, 100), min_size=4, max_size=4))
-    gpus = tuple(GpuUse(index=index, use_pct=one) for index, one in enumerate(use))
+    takes = draw(st.lists(st.booleans(), min_size=4, max_size=4))
+    gpus = tuple(
+        GpuUse(index=index, use_pct=one, takes_guests=takes[index]) for index, one in enumerate(use)
+    )
     return events.NodeReported(at_s=0.0, node=draw(st.sampled_from(NODES)), gpus=gpus)
 
 
@@ -175,6 +190,8 @@ def test_advice_never_promises_more_than_there_is(history: list[Event]) -> None:
     machine.handle(events.ModeChanged(now_s, Mode.ADVISE))  # a round over everything
     seats: Counter[tuple[str, Role]] = Counter()
     for advice in machine.state.advice.values():
+        if advice.reason is not Reason.ADVISED:
+            continue
         asked = machine.state.requests[advice.token]
         seats.update({(name, asked.role): asked.gpus.count for name in advice.nodes})
     for (name, role), count in seats.items():
@@ -183,6 +200,69 @@ def test_advice_never_promises_more_than_there_is(history: list[Event]) -> None:
             there.gpus - there.gpus_used if role is Role.OWNER else there.slots - there.slots_used
         )
         assert count <= free, (name, role)
+
+
+def _open_gpus(state: State, name: str, now_s: float) -> int:
+    """GPUs of a node that take guests, counted anew from what was told, one by one."""
+    report = state.reports.get(name)
+    if report and report.at_s < now_s - state.rules.report_s:
+        report = None
+    node, known, shut = state.nodes[name], set(), set()
+    for record in state.jobs.values():
+        if (
+            record.phase not in (Phase.RUNNING, Phase.SUSPENDED, Phase.COMPLETING)
+            or not record.sight
+        ):
+            continue
+        indices = {index for where, index in record.sight.gpu_places if where == name}
+        known |= indices
+        if not record.token or not state.requests[record.token].shares:
+            shut |= indices
+    shut |= {gpu.index for gpu in report.gpus if not gpu.takes_guests} if report else set()
+    unseen = 0 if report else max(0, node.gpus_used - len(known))
+    return max(0, node.gpus - len(shut) - unseen)
+
+
+@given(histories)
+def test_guests_sit_only_where_gpus_take_guests(history: list[Event]) -> None:
+    """Seats that are advised are open ones; who finds none is required to wait, owners never."""
+    machine = Machine(RULES)
+    decided(machine, history)
+    now_s = history[-1].at_s if history else 1_000.0
+    machine.handle(events.ModeChanged(now_s, Mode.ADVISE))  # a round over everything
+    state = machine.state
+    seats: Counter[str] = Counter()
+    for advice in state.advice.values():
+        asked = state.requests[advice.token]
+        assert (advice.strength is Strength.REQUIRE) is (asked.role is Role.GUEST)
+        if asked.role is Role.OWNER:
+            assert advice.nodes
+        elif advice.reason is Reason.ADVISED:
+            seats.update(dict.fromkeys(advice.nodes, asked.gpus.count))
+            opened = [_open_gpus(state, name, now_s) for name in advice.nodes]
+            assert min(opened) >= min(asked.gpus.count, 4)
+        elif advice.nodes:
+            assert advice.reason is Reason.NO_FREE_CPU_OR_MEMORY
+            opened = [_open_gpus(state, name, now_s) for name in advice.nodes]
+            assert min(opened) >= min(asked.gpus.count, 4)
+    for name, count in seats.items():
+        assert count <= 3 * _open_gpus(state, name, now_s), name
+
+
+@given(histories)
+def test_every_waiting_guest_is_advised_or_left_for_a_reason(history: list[Event]) -> None:
+    """None slips past: a guest without advice is one that Slurm cannot start, or nobody could."""
+    machine = Machine(RULES)
+    decided(machine, history)
+    state = machine.state
+    machine.handle(events.ModeChanged(history[-1].at_s if history else 1_000.0, Mode.ADVISE))
+    left = {Reason.HELD, Reason.DEPENDENCY, Reason.NO_NODE_FITS}
+    for record in state.jobs.values():
+        if record.phase is not Phase.WAITING or not state.advising or state.slurm_away:
+            continue
+        if record.token and state.requests[record.token].role is Role.GUEST:
+            spoken = {record.advice_key, record.token} & set(state.advice)
+            assert bool(spoken) is (record.reason not in left), record
 
 
 @given(histories)

@@ -235,6 +235,32 @@ def test_an_expired_requirement_lets_the_job_start_anywhere(bench: Bench) -> Non
     assert started_on in {("n1",), ("n2",)}
 
 
+def test_a_job_advised_nowhere_waits_and_holds_up_nobody(bench: Bench) -> None:
+    """Every node is free and it waits; a plain job behind it starts; new advice starts it, too."""
+    token = bench.advise(Binding.REQUIRE)
+    job = bench.submit(token)  # first in the queue, so that the next one is behind it
+    plain = bench.submit()
+    assert bench.starts(plain)
+    assert bench.waits(job, for_s=4)
+    assert bench.job(job).reason in {"Resources", "BeginTime"}
+    until_boot_s = int(boot_s()) + 120
+    bench.way.say(
+        Advice(token=token, nodes=("n3",), binding=Binding.REQUIRE, until_boot_s=until_boot_s)
+    )
+    assert bench.starts(job) == ("n3",)
+
+
+def test_a_job_advised_nowhere_starts_by_its_expiry(bench: Bench) -> None:
+    """Nobody says anything again: not before the advice has expired, and soon after."""
+    token = bench.advise(Binding.REQUIRE, lease_s=9)
+    expires_s = time.monotonic() + 9
+    job = bench.submit(token, "--nodelist=n2")  # a user's own nodes do not help it past that
+    bench.way.work()
+    bench.way.die()
+    assert bench.starts(job, within_s=9 + PROMPTLY_S) == ("n2",)
+    assert time.monotonic() > expires_s - 3  # Slurm, the board and soft hold count whole seconds
+
+
 def test_a_preferred_node_is_taken_if_it_is_free(bench: Bench) -> None:
     """Stock Slurm would have taken the first node."""
     assert bench.starts(bench.submit(bench.advise(Binding.PREFER, "n3"))) == ("n3",)

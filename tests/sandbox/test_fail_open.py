@@ -35,6 +35,8 @@ with Answering(Path(sys.argv[1]), lambda line: answer):
     print("ready", flush=True)
     sys.stdin.read()
 """
+NEWER_S = itertools.count(time.time() + 1e6)
+"""Dates of a script, each newer by the second that slurmctld tells them apart by."""
 GARBAGE = r"\\x00\\xff{]garbage"
 
 
@@ -67,12 +69,15 @@ def server(path: Path, answer: str, *, stopped: bool = False) -> Iterator[None]:
 
 
 @pytest.fixture
-def submit_socket(box: Sandbox) -> Iterator[Path]:
-    """Where job_submit asks; its breaker does not rest, because it is loaded anew each time."""
-    script = box.layout.etc / "job_submit.lua"
-    os.utime(script, (time.time() + 1e6,) * 2)
-    yield box.layout.run / "submit.sock"
-    os.utime(script, (1e6, 1e6))
+def submit_socket(box: Sandbox) -> Path:
+    """Where job_submit asks; its breaker does not rest, because it is loaded anew."""
+    load_anew(box)
+    return box.layout.run / "submit.sock"
+
+
+def load_anew(box: Sandbox) -> None:
+    """Have slurmctld read job_submit.lua at the next submission, as after an edit."""
+    os.utime(box.layout.etc / "job_submit.lua", (next(NEWER_S),) * 2)
 
 
 def submitted(box: Sandbox) -> str:
@@ -95,13 +100,16 @@ def took_ms(line: str) -> float:
     return int(found[1]) / 1000
 
 
-def test_an_answer_is_heard(box: Sandbox, submit_socket: Path) -> None:
+def test_an_answer_is_heard(box: Sandbox, submit_socket: Path, tmp_path: Path) -> None:
     """A daemon's sentence reaches the user of sbatch; the job's request reached the daemon."""
+    script = tmp_path / "train.sh"
+    script.write_text("#!/bin/sh\ntrue # my script\n")
     answer = {"v": 1, "message": "starts at once"}
     said = ""
     with Answering(submit_socket, lambda _line: json.dumps(answer).encode() + b"\n") as daemon:
         for _ in range(20):  # a busy machine may not answer within 20 ms every time
-            done = box.run("sbatch", "--hold", OURS, "--gpus=1", "--wrap=true # my script")
+            load_anew(box)
+            done = box.run("sbatch", "--hold", OURS, "--gpus=1", str(script), "--lr", "0.1")
             box.run("scancel", done.stdout.split()[-1])
             if said := done.stderr:
                 break
@@ -109,6 +117,7 @@ def test_an_answer_is_heard(box: Sandbox, submit_socket: Path) -> None:
     assert "[slipstream] starts at once" in said
     assert asked["gpus"] == {"per": "job", "count": 1}
     assert "# my script" in asked["script"]
+    assert asked["argv"] == [str(script), "--lr", "0.1"]
 
 
 def test_a_dead_scheduler_costs_nothing(box: Sandbox, submit_socket: Path) -> None:

@@ -113,6 +113,7 @@ def test_flags_reach_the_marker_from_sbatch(cluster: Sandbox, tmp_path: Path) ->
     assert looked(cluster, tmp_path, "--gres=gpu:1", *EVERYTHING).marker == MARKED
     closed = looked(cluster, tmp_path, "--gres=gpu:1", "--export=NONE", *EVERYTHING)
     assert closed.marker == MARKED
+    assert closed.env["SLURM_SPANK_SLIPSTREAM_DATA"] == "/data/a,/data/b"
     assert closed.env["SLURM_SLIPSTREAM"].startswith("class=shared,role=owner,gpus=node:1,token=")
     script = tmp_path / "job.sh"
     lines = "\n".join(f"#SBATCH {flag}" for flag in ("--gres=gpu:1", *EVERYTHING))
@@ -127,6 +128,7 @@ def test_flags_reach_the_marker_from_srun_and_salloc(cluster: Sandbox, command: 
     done = run(cluster, command, "--gres=gpu:1", *EVERYTHING, "bash", "-c", LOOK)
     assert seen(done.stdout).marker == MARKED
     assert seen(done.stdout).gres == "gpu:1"
+    assert seen(done.stdout).env["SLURM_SPANK_SLIPSTREAM_DATA"] == "/data/a,/data/b"
 
 
 @pytest.mark.parametrize("command", ["srun", "salloc"])

@@ -6,19 +6,17 @@ Everything of ours runs, then dies, hangs and comes back; and jobs without a fla
 
 from __future__ import annotations
 
-import json
-import shlex
 import signal
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
-import progress
 from sandbox.jobs import OURS, looked, sbatch, seen, wait_for
+from sandbox.trainings import minibatches, slipstream, trains, why
 from slipstream.sandbox import Sandbox, SandboxError, Shape
 from slipstream.sandbox.select_plugin import plugin_dir
 from slipstream.sandbox.status import sample_gpus
@@ -35,13 +33,6 @@ if TYPE_CHECKING:
     Eventually = Callable[[Callable[[], bool]], bool]
 
 pytestmark = [pytest.mark.sandbox, pytest.mark.timeout(180)]
-
-TRAIN = Path(progress.__file__).with_name("train.py")
-TRAINING = (
-    *(sys.executable, str(TRAIN), "--model=mlp", "--device=occupancy", "--minibatches=100000"),
-    *("--kernel-ms=2", "--kernels-per-minibatch=2", "--host-ms=20", "--memory-mib=100"),
-    *("--report-every=5",),
-)
 
 
 def wrapper() -> str:
@@ -74,35 +65,11 @@ def box(whole: Sandbox, eventually: Eventually) -> Iterator[Sandbox]:
     assert eventually(lambda: slipstream(whole, "mode") is not None)
 
 
-def slipstream(box: Sandbox, *words: str) -> dict[str, Any] | None:
-    """What a command says to programs; None if the scheduler does not answer."""
-    done = box.run(sys.executable, "-m", "slipstream.cli", *words, "--json", check=False)
-    told: dict[str, Any] | None = json.loads(done.stdout) if not done.returncode else None
-    return told
-
-
-def why(box: Sandbox, job: str) -> dict[str, Any]:
-    """What is said of one job; nothing of one that is not known."""
-    found: dict[str, Any] = (slipstream(box, "why", job) or {}).get("why", {})
-    return found
-
-
 def who_has(box: Sandbox, node: str) -> tuple[str | None, list[str]]:
     """Owner and guests of the only GPU of a node, as `slipstream gpus` shows them."""
     nodes = (slipstream(box, "gpus") or {"nodes": []})["nodes"]
     gpus = [gpu for one in nodes if one["node"] == node for gpu in one["devices"]]
     return (gpus[0]["owner_job"], gpus[0]["guest_jobs"]) if gpus else (None, [])
-
-
-def trains(box: Sandbox, output: Path, *words: str) -> str:
-    """A job that trains until it is cancelled."""
-    return sbatch(box, output, *words, script=f"exec {shlex.join(TRAINING)}")
-
-
-def minibatches(output: Path) -> int:
-    """How many it has done, by what it printed."""
-    lines = output.read_text().splitlines() if output.exists() else []
-    return max((told.minibatch for line in lines if (told := progress.parse(line))), default=0)
 
 
 def test_a_guest_trains_beside_an_owner_on_one_gpu(
@@ -125,6 +92,10 @@ def test_a_guest_trains_beside_an_owner_on_one_gpu(
     assert told["story"][0]["text"].endswith("as opportunistic guest")
     assert f"running as job {guest} on n1" in [line["text"] for line in told["story"]]
     assert (why(box, owner)["role"], why(box, owner)["gpus"]) == ("owner", 1)
+    # The coordinator tells of it with its next event, after some seconds.
+    assert eventually(lambda: why(box, guest)["training"]["launch_s"] is not None)
+    phases = why(box, guest)["training"]
+    assert 0 < phases["import_s"] < phases["launch_s"]
 
 
 def test_a_plain_job_is_shown_as_the_owner_of_its_gpu(

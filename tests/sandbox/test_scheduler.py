@@ -52,6 +52,7 @@ class Rig:
             "SLIPSTREAM_STATE_DIR": str(self.folder / "state"),
             "SLIPSTREAM_DISABLE_FILE": str(self.folder / "disable"),
             "SLIPSTREAM_SCHEDULER_MODE": "advise",
+            "SLIPSTREAM_SCHEDULER_CARRIER": "board",
             "SLIPSTREAM_SCHEDULER_POLL_AWAY_S": "10",
         }
 
@@ -168,6 +169,7 @@ def test_a_submission_is_answered_found_and_confirmed(rig: Rig, eventually: Even
     job = rig.sbatch("--gres=slot:1", number=1)
     assert eventually(lambda: rig.outcomes(1).get(Admit.__name__) is Outcome.DONE)
     assert eventually(lambda: rig.why(job)["reason"] == "running")
+    assert rig.why(job)["estimate"]["basis"] == "default"  # told at submission, and not forgotten
     assert rig.outcomes(1) == {
         "Admit": Outcome.DONE,
         "Advise": Outcome.DONE,

@@ -19,6 +19,7 @@ from slipstream.slurm_plugin import board_layout as layout
 from slipstream.slurm_plugin.advice import Advice, AdviceError, Binding, boot_s
 from slipstream.slurm_plugin.advice_board import AdviceBoard, BoardBusyError
 from slipstream.slurm_plugin.board_image import BoardFullError
+from slipstream.slurm_plugin.wrapper_sign import SUFFIX, WrapperSign
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -86,6 +87,42 @@ def test_what_is_removed_is_gone(board: AdviceBoard, probe: BoardProbe) -> None:
     assert board.remove(TOKEN)
     assert probe.find(TOKEN) is None
     assert not board.remove(TOKEN)
+
+
+def test_nowhere_is_advice_too(board: AdviceBoard, probe: BoardProbe, path: Path) -> None:
+    """Required, without a node: the reader sees exactly that, and so does the next writer."""
+    board.put(replace(advice(), nodes=()))
+    assert probe.find(TOKEN) == ("require", frozenset())
+    board.close()
+    with AdviceBoard(path, SMALL) as taken_over:
+        assert [one.nodes for one in taken_over.said()] == [()]
+
+
+def test_the_reader_shows_that_it_is_at_work(path: Path) -> None:
+    """Only while it lives, however it ends; a file that was replaced is signed again."""
+    sign = WrapperSign(path, os.geteuid())
+    assert not sign.is_given()
+    with BoardProbe(path) as reader:
+        assert reader.signs()
+        assert sign.is_given()
+        path.with_name(path.name + SUFFIX).unlink()
+        assert not sign.is_given()
+        noticed()
+        assert reader.signs()
+        assert sign.is_given()
+    assert not sign.is_given()
+
+
+def test_a_sign_that_cannot_be_made_costs_the_reader_nothing(path: Path) -> None:
+    """A folder or a fifo in its place, or no folder at all: it goes on without."""
+    place = path.with_name(path.name + SUFFIX)
+    with BoardProbe(path.parent / "none" / path.name) as reader:
+        assert not reader.signs()
+    for make in (os.mkdir, os.mkfifo):
+        make(place)
+        with BoardProbe(path) as reader:
+            assert not reader.signs()
+        place.rmdir() if place.is_dir() else place.unlink()
 
 
 def test_an_array_task_goes_before_its_array(board: AdviceBoard, probe: BoardProbe) -> None:
@@ -192,7 +229,7 @@ def test_nodes_too_scattered_for_a_record_are_refused(board: AdviceBoard) -> Non
     [
         ({"token": "xyz"}, "16 digits"),
         ({"token": TOKEN.upper()}, "16 digits"),
-        ({"nodes": ()}, "names no node"),
+        ({"nodes": (), "binding": Binding.PREFER}, "prefers no node"),
         ({"nodes": ("n1,n2",)}, "cannot be nodes"),
         ({"task_id": -1}, "no array task"),
         ({"task_id": (1 << 32) - 1}, "no array task"),

@@ -19,6 +19,7 @@ from slipstream.slurm_plugin.soft_hold import (
     Moment,
     SoftHold,
     Step,
+    as_its_user_left_it,
     due_steps,
     update_for,
 )
@@ -65,6 +66,11 @@ def bound(number: int, *nodes: str) -> Job:
     return replace(job(number, "bound=1", nodes=len(nodes)), required_nodes=nodes)
 
 
+def own_nodes(*words: str, start_at_s: int | None = None) -> Job:
+    """The same, with its user's own --nodelist."""
+    return replace(job(1, *words, start_at_s=start_at_s), required_nodes=("n2",))
+
+
 def node(name: str, gpus_used: int = 0) -> Node:
     """A node of one GPU."""
     return Node(
@@ -103,6 +109,18 @@ HOLD = Hold(int(NOW.now_s) + LEASE_S)
         ("bound and waiting for Slurm", advice("n3"), bound(1, "n3"), ALL_FREE, None),
         ("bound, and the node is lost", advice("n3"), bound(1, "n3"), N3_TAKEN, HOLD),
         ("bound by older advice", advice("n2"), bound(1, "n3"), ALL_FREE, HOLD),
+        ("advised nowhere: held", advice(), job(), ALL_FREE, HOLD),
+        ("advised nowhere, held already", advice(), held(), ALL_FREE, None),
+        ("advised nowhere while bound", advice(), bound(1, "n3"), ALL_FREE, HOLD),
+        ("nowhere, with nodes of its own: held", advice(), own_nodes(), ALL_FREE, HOLD),
+        ("its own nodes come first", advice("n3"), own_nodes(), ALL_FREE, None),
+        (
+            "its own nodes come first again",
+            advice("n3"),
+            own_nodes(f"hold={IN_A_WHILE_S}", start_at_s=IN_A_WHILE_S),
+            ALL_FREE,
+            LetGo(),
+        ),
         ("advised unknown nodes", advice("n9"), held(), ALL_FREE, None),
         ("expired", advice("n3", lease_s=0), held(), N3_TAKEN, LetGo()),
         ("expired while bound", advice("n3", lease_s=0), bound(1, "n3"), N3_TAKEN, LetGo()),
@@ -175,12 +193,30 @@ def test_what_a_step_changes_is_marked_as_ours() -> None:
     assert free.admin_comment == comment.format("")
 
 
+def test_a_users_own_nodes_are_kept_when_its_hold_is_taken_back() -> None:
+    """What we never set is not emptied."""
+    assert update_for(own_nodes(f"hold={IN_A_WHILE_S}"), LetGo()).required_nodes is None
+    assert update_for(own_nodes(), HOLD).required_nodes is None
+
+
+def test_what_we_did_to_a_job_is_not_its_users_wish() -> None:
+    """Our hold is waiting for resources, our nodes are no --nodelist; its user's own stay."""
+    assert as_its_user_left_it(held()).reason == "Resources"
+    assert as_its_user_left_it(bound(1, "n3")).required_nodes == ()
+    for theirs in (
+        job(1, start_at_s=IN_A_WHILE_S),
+        own_nodes(),
+        replace(held(), reason="Licenses"),
+    ):
+        assert as_its_user_left_it(theirs) == theirs
+
+
 def test_jobs_that_are_not_ours_are_not_touched() -> None:
     """A user's own start or nodes, holds, srun, plain jobs, jobs that run: no request at all."""
     strangers = [
         replace(job(1), admin_comment=""),
         replace(job(2), admin_comment="[slipstream v=2 token=00c0ffee00c0ffee]"),
-        replace(job(3), required_nodes=("n1",)),
+        own_nodes(),
         job(4, start_at_s=IN_A_WHILE_S),
         replace(job(5), priority=0),
         replace(job(6), batch=False),

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 from click.testing import CliRunner, Result
 
-from core_world import RULES, full, looked, node, request, sight, token
+from core_world import RULES, full, holds, looked, node, request, sight, token
 from scheduler_rig import Served, served, submission
 from slipstream.cli import main
 from slipstream.core.classes import Mode, Role
@@ -112,6 +112,39 @@ def test_gpus_shows_owners_that_only_slurm_knows(rig: Served) -> None:
     assert [gpu["owner_job"] for gpu in shown] == [None, None]
 
 
+def test_gpus_names_the_tasks_of_arrays(rig: Served) -> None:
+    """A node knows a task by a number of its own; people know it as 17_3."""
+    guest = replace(sight("17_3", request(1, role=Role.GUEST), Standing.RUNNING), number=21)
+    gpus = (GpuUse(index=0, owner_job="21", guest_jobs=("21", "99")),)
+    rig.tell(looked(2.0, guest), NodeReported(at_s=1.0, node="n1", gpus=gpus))
+    (shown,) = json.loads(said(rig, "gpus", "--json"))["nodes"][0]["devices"]
+    assert (shown["owner_job"], shown["guest_jobs"]) == ("17_3", ["17_3", "99"])
+    assert "17_3,99" in said(rig, "gpus")
+
+
+def test_why_of_a_guest_without_a_seat_names_the_owners(rig: Served) -> None:
+    """And that it is advised to start nowhere."""
+    owners = [holds(str(number), None, number, name="n1") for number in range(4)]
+    rig.tell(ClusterSeen(at_s=10.0, nodes=(node("n1", used=4),), jobs=tuple(owners), complete=True))
+    rig.tell(looked(11.0, sight("7", request(1, role=Role.GUEST), reason="Resources")))
+    lines = said(rig, "why", "7").splitlines()
+    assert lines[1] == (
+        "  No GPU that is free or whose owner takes guests has a seat for it (n1: owner 0 has no "
+        "hooks, owner 1 has no hooks, owner 2 has no hooks, owner 3 has no hooks). [no_guest_seat]"
+    )
+    assert "  advised: nowhere for now, require" in lines
+
+
+def test_why_does_not_name_every_node_of_a_large_cluster(rig: Served) -> None:
+    """Eight, and how many more."""
+    nodes = tuple(node(f"n{number:02}", used=4) for number in range(20))
+    rig.tell(ClusterSeen(at_s=10.0, nodes=nodes, complete=True))
+    rig.tell(looked(11.0, sight("7", request(1, role=Role.GUEST))))
+    because = json.loads(said(rig, "why", "7", "--json"))["why"]["because"]
+    assert because[0] == "n00: an owner is not known"
+    assert because[8:] == ["12 more nodes"]
+
+
 def test_why_is_a_sentence_a_reason_and_a_story(rig: Served) -> None:
     """Ours beside Slurm's."""
     rig.tell(looked(11.0, sight("7", request(1), reason="QOSMaxGRESPerUser")))
@@ -122,12 +155,58 @@ def test_why_is_a_sentence_a_reason_and_a_story(rig: Served) -> None:
     assert lines[-1].endswith("a limit of its user, account, QOS or partition is reached")
 
 
+def test_why_shows_what_was_estimated(rig: Served) -> None:
+    """A line for people, all of it for programs; a job known only by its marker has none."""
+    rig.ask(submission(token(3), time_limit_s=600))
+    line = (
+        "  estimate: nothing like it has run here: it may take whole GPUs, for as long as its limit"
+    )
+    assert line in said(rig, "why", token(3)).splitlines()
+    told = json.loads(said(rig, "why", token(3), "--json"))["why"]["estimate"]
+    assert (told["basis"], told["runs"], told["gpus"]) == ("default", 0, 1)
+    assert (told["gpu_memory_mib"], told["run_s"], told["run_high_s"]) == (None, None, 600)
+    rig.tell(looked(11.0, sight("7", request(1))))
+    assert json.loads(said(rig, "why", "7", "--json"))["why"]["estimate"] is None
+    assert "estimate" not in said(rig, "why", "7")
+
+
 def test_why_of_a_training_job_says_how_far_it_is(rig: Served) -> None:
     """What its hooks told its node, by the number the node knows it by."""
     running = replace(sight("7_3", request(1), Standing.RUNNING), number=21)
     told = Training(ref="21", phase="training", minibatch=40, minibatch_ms=12.4)
     rig.tell(looked(11.0, running), NodeReported(at_s=1.0, node="n1", jobs=(told,)))
     assert "  training: mini-batch 40, 12 ms each" in said(rig, "why", "7_3").splitlines()
+    assert "launched" not in said(rig, "why", "7_3")
+
+
+def test_why_says_how_long_a_job_launched_trained_and_saved(rig: Served) -> None:
+    """To people in a line, to programs by name."""
+    running = replace(sight("7_3", request(1), Standing.RUNNING), number=21)
+    phases = {"import_s": 2.5, "launch_s": 9.04, "train_s": 61.0, "save_s": 1.5}
+    told = Training(ref="21", phase="training", minibatch=40, **phases)
+    rig.tell(looked(11.0, running), NodeReported(at_s=1.0, node="n1", jobs=(told,)))
+    line = "  launched in 9.0 s, trained for 61.0 s, saved for 1.5 s"
+    assert line in said(rig, "why", "7_3").splitlines()
+    found = json.loads(said(rig, "why", "7_3", "--json"))["why"]["training"]
+    assert {name: found[name] for name in phases} == phases
+
+
+def test_why_of_a_guest_that_stands_still_says_for_whom(rig: Served) -> None:
+    """The GPU, its node and the owner's number as users know it; nothing once it goes on."""
+    guest = replace(sight("7_3", request(1), Standing.RUNNING), number=21)
+    owner = replace(sight("4_1", standing=Standing.RUNNING), gpu_places=(("n2", 1),))
+    shut = GpuUse(index=1, owner_job="17", guest_jobs=("21",), takes_guests=False)
+    stands = NodeReported(
+        at_s=1.0,
+        node="n2",
+        gpus=(GpuUse(index=0, takes_guests=False), shut),
+        jobs=(Training(ref="21", phase="paused"),),
+    )
+    rig.tell(looked(11.0, guest, owner), stands)
+    sentence = "  waits for GPU 1 of n2: its owner, job 4_1, takes no guests"
+    assert sentence in said(rig, "why", "7_3").splitlines()
+    rig.tell(replace(stands, jobs=(Training(ref="21", phase="training"),)))
+    assert "waits for" not in said(rig, "why", "7_3")
 
 
 def test_why_of_a_job_nobody_knows_says_so(rig: Served) -> None:
@@ -140,7 +219,9 @@ def test_why_of_a_job_nobody_knows_says_so(rig: Served) -> None:
 
 def test_mode_shows_and_sets(rig: Served) -> None:
     """And refuses what is no mode with the list."""
-    assert said(rig, "mode") == "advise: jobs are placed\n"
+    assert said(rig, "mode").startswith("advise: jobs are placed by the advice board, which")
+    rig.holds = True
+    assert said(rig, "mode").startswith("advise: jobs are placed by soft hold")
     assert said(rig, "mode", "observe").startswith("observe: nothing is changed")
     assert rig.engine.machine.state.mode is Mode.OBSERVE
     bogus = slipstream(rig, "mode", "bogus")

@@ -326,11 +326,11 @@ def test_prometheus_reads_the_state(own_node: Coordinator) -> None:
 
 def test_an_owners_gpus_are_learned_from_what_slurm_told_it(own_node: Coordinator) -> None:
     """A guest then prefers the other GPU."""
-    os.environ["SLURM_STEP_GPUS"] = "0"
+    os.environ["SLURM_JOB_GPUS"] = "0"
     try:
         owner = Task(own_node, job=1, role="owner")
     finally:
-        del os.environ["SLURM_STEP_GPUS"]
+        del os.environ["SLURM_JOB_GPUS"]
     assert eventually(lambda: len(seated(own_node)[1]) == 1)
     guest = Task(own_node, job=2)
     assert guest.gpu() == "1"

@@ -18,7 +18,7 @@ SEAT = Seat(7, 0, Role.OWNER, "guaranteed", "0123456789abcdef", ("GPU-a",), (TAS
 
 def told(seat: Seat) -> dict[str, object]:
     """What the node of this one job says."""
-    return event(node="n1", at_s=1.0, window=Window(), seats={7: seat}, progress={})
+    return event(node="n1", at_s=1.0, window=Window(), seats={7: seat}, owned={}, progress={})
 
 
 def test_the_last_process_gone_is_told_at_once() -> None:

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slipstream.coordinator import store
-from slipstream.coordinator.seats import GpuUse, Seat, Task, choose, guests_of, owner_of
+from slipstream.coordinator.joining import Owner
+from slipstream.coordinator.seats import GpuUse, Seat, Task, choose, guests_of
 from slipstream.wire.control_block import Role
 
 if TYPE_CHECKING:
@@ -90,11 +91,36 @@ def test_choices_are_distinct_and_even(use: list[float], placed: list[int], coun
     assert not chosen or not left or max(jobs[uuid] for uuid in chosen) <= min(left)
 
 
-def test_owner_and_guests_of_a_gpu_are_told_apart() -> None:
-    """One owner, any number of guests."""
+JOINABLE, CLOSED = Owner(1, takes_guests=True), Owner(2, takes_guests=False)
+
+
+@pytest.mark.parametrize(
+    ("use", "owned", "count", "expected"),
+    [
+        pytest.param((0, 99), {"a": JOINABLE}, 1, "b", id="a free GPU comes before a joinable one"),
+        pytest.param((0, 99), {"a": CLOSED, "b": JOINABLE}, 1, "b", id="never beside a closed one"),
+        pytest.param((0, 50, 9), {"a": CLOSED}, 2, "cb", id="among the others use decides"),
+        pytest.param((9, 5), {"a": CLOSED, "b": CLOSED}, 1, "b", id="if all are, the least used"),
+        pytest.param((0, 9), {"a": CLOSED}, 2, "ba", id="if there are too few, closed ones last"),
+    ],
+)
+def test_owners_decide_who_joins(
+    use: tuple[float, ...], owned: dict[str, Owner], count: int, expected: str
+) -> None:
+    """However little a GPU is used, its owner comes first, as the name of each case says."""
+    assert choose(gpus(*use), {}, count, owned=owned) == tuple(expected)
+
+
+def test_a_guest_sits_with_guests_before_it_joins_an_owner() -> None:
+    """Two guests on the free GPU, nobody but its owner on the other."""
+    table = seats(seat(7, "a"), seat(8, "a"), seat(1, "b", role=Role.OWNER))
+    assert choose(gpus(50, 0), table, 1, owned={"b": JOINABLE}) == ("a",)
+
+
+def test_guests_of_a_gpu_are_told_from_its_owner() -> None:
+    """Any number of them."""
     table = seats(seat(1, "a", role=Role.OWNER), seat(3, "a"), seat(2, "a", "b"))
-    assert (owner_of(table, "a"), guests_of(table, "a")) == (1, [2, 3])
-    assert (owner_of(table, "b"), guests_of(table, "b")) == (None, [2])
+    assert (guests_of(table, "a"), guests_of(table, "b")) == ([2, 3], [2])
 
 
 def test_the_table_comes_back_as_it_was(tmp_path: Path) -> None:

@@ -12,7 +12,8 @@ import pytest
 
 from slipstream.coordinator import blocks, events, settings
 from slipstream.coordinator.gpus import GpuSample, Window
-from slipstream.coordinator.processes import ProcFs, gpus_named
+from slipstream.coordinator.joining import Owner
+from slipstream.coordinator.processes import ProcFs, gpus_held
 from slipstream.coordinator.seats import Seat, Task
 from slipstream.wire.control_block import Identity, Phase, Progress, Role
 
@@ -53,22 +54,23 @@ def test_a_gpu_never_seen_is_not_used() -> None:
 
 
 @pytest.mark.parametrize(
-    ("environment", "named"),
+    ("step", "environment", "held"),
     [
-        ({"SLURM_STEP_GPUS": "2,3", "CUDA_VISIBLE_DEVICES": "0,1"}, (2, 3)),
-        ({"SLURM_JOB_GPUS": "1", "CUDA_VISIBLE_DEVICES": "0"}, (1,)),
-        ({"CUDA_VISIBLE_DEVICES": "0,1"}, (0, 1)),
-        ({"CUDA_VISIBLE_DEVICES": "GPU-77"}, None),
-        ({"CUDA_VISIBLE_DEVICES": "0,0"}, (0,)),
-        ({"CUDA_VISIBLE_DEVICES": ""}, None),
-        ({}, None),
+        ("batch", {"SLURM_JOB_GPUS": "2,3", "CUDA_VISIBLE_DEVICES": "0,1"}, (2, 3)),
+        ("0", {"SLURM_JOB_GPUS": "0,1", "SLURM_STEP_GPUS": "1"}, (1,)),
+        ("0", {"SLURM_JOB_GPUS": "0"}, ()),
+        ("batch", {"SLURM_STEP_GPUS": "0"}, ()),
+        ("batch", {"SLURM_JOB_GPUS": "GPU-77"}, ()),
+        ("batch", {"SLURM_JOB_GPUS": "0,0"}, (0,)),
+        ("batch", {"SLURM_JOB_GPUS": ""}, ()),
+        ("batch", {"CUDA_VISIBLE_DEVICES": "0,1"}, ()),
     ],
 )
 def test_an_owners_gpus_are_those_that_slurm_named(
-    environment: dict[str, str], named: tuple[int, ...] | None
+    step: str, environment: dict[str, str], held: tuple[int, ...]
 ) -> None:
-    """Slurm's numbers before CUDA's, which count from 0 where devices are constrained."""
-    assert gpus_named(environment) == named
+    """A step's from its own variable, a script's from the job's; nobody else's word counts."""
+    assert gpus_held(step, environment) == held
 
 
 def test_a_process_is_known_by_its_start_too() -> None:
@@ -143,7 +145,10 @@ def test_an_event_says_who_sits_where() -> None:
             Progress(phase=Phase.LOADING),
         ]
     }
-    told = events.event(node="n1", at_s=5.0, window=window, seats=seats, progress=progress)
+    owned = {"GPU-0": Owner(1, takes_guests=False)}
+    told = events.event(
+        node="n1", at_s=5.0, window=window, seats=seats, owned=owned, progress=progress
+    )
     assert told == {
         "v": 1,
         "node": "n1",
@@ -157,6 +162,7 @@ def test_an_event_says_who_sits_where() -> None:
                 "memory_mib": 1000,
                 "owner_job": 1,
                 "guest_jobs": [2],
+                "takes_guests": False,
             }
         ],
         "jobs": [
@@ -173,14 +179,19 @@ def test_a_new_phase_is_told_at_once_and_a_new_mini_batch_is_not() -> None:
     task = Task("batch", 0, 200, 1)
     seats = {2: Seat(2, 0, Role.GUEST, "opportunistic", "", ("GPU-0",), (task,))}
 
-    def matters(**fields: object) -> object:
+    def matters(owner: Owner | None = None, **fields: object) -> object:
         progress = {2: [replace(Progress(), **fields)]}  # type: ignore[arg-type]  # a test's own
-        told = events.event(node="n1", at_s=5, window=window, seats=seats, progress=progress)
+        owned = {"GPU-0": owner} if owner else {}
+        told = events.event(
+            node="n1", at_s=5, window=window, seats=seats, owned=owned, progress=progress
+        )
         return events.what_matters(told)
 
     loading = matters(phase=Phase.LOADING)
     assert loading == matters(phase=Phase.LOADING, minibatches=9)
     assert loading != matters(phase=Phase.TRAINING)
+    opened, shut = (Owner(1, takes_guests=taken) for taken in (True, False))
+    assert len({loading, matters(opened), matters(shut)}) == 3
 
 
 def test_settings_come_from_argument_environment_and_default() -> None:

@@ -206,7 +206,7 @@ def test_a_python_without_slipstream_finds_the_hooks_and_nothing_else(
 ) -> None:
     """The user's Python has torch of its own; ours lends it two packages, not its site-packages."""
     (tmp_path / "torch/optim").mkdir(parents=True)
-    (tmp_path / "torch/__init__.py").touch()
+    (tmp_path / "torch/__init__.py").write_text("def save(): pass\n")
     (tmp_path / "torch/optim/__init__.py").touch()
     (tmp_path / "torch/optim/optimizer.py").write_text(
         "def register_optimizer_step_pre_hook(hook): return hook\n"

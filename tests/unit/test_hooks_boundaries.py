@@ -4,7 +4,10 @@
 from __future__ import annotations
 
 import importlib
+import shutil
+import sys
 import threading
+import types
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -23,7 +26,9 @@ pytestmark = pytest.mark.unit
 def seen() -> Iterator[list[int]]:
     """One entry for each boundary."""
     found: list[int] = []
-    boundaries = Boundaries(lambda: found.append(len(found)))
+    boundaries = Boundaries(
+        lambda: found.append(len(found)), sys.modules["torch.autograd.profiler"]
+    )
     dynamo.keep_out(
         boundaries.before_step,
         boundaries.after_step,
@@ -192,3 +197,118 @@ def test_a_compiled_step_is_a_boundary(seen: list[int]) -> None:
     for _ in range(3):
         step()
     assert len(seen) == 3
+
+
+def model_and_data() -> tuple[torch.nn.Module, torch.Tensor]:
+    """A small model and a mini-batch for it."""
+    return torch.nn.Linear(8, 4), torch.randn(16, 8)
+
+
+def test_accumulated_gradients_are_one_mini_batch(seen: list[int]) -> None:
+    """Four backward passes and one step: one boundary."""
+    model, data = model_and_data()
+    optimizer = torch.optim.AdamW(model.parameters())
+    for number in range(12):
+        (model(data).square().mean() / 4).backward()
+        if number % 4 == 3:
+            optimizer.step()
+            optimizer.zero_grad()
+    assert len(seen) == 3
+
+
+def test_a_step_that_a_scaler_skips_is_no_boundary(seen: list[int]) -> None:
+    """Gradients overflowed: the parameters are as they were, and so is the count."""
+    model, data = model_and_data()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+    stepped = []
+    for infinite in (False, True, False, True, True, False):
+        optimizer.zero_grad()
+        before = [one.detach().clone() for one in model.parameters()]
+        loss = model(data).square().mean() * (float("inf") if infinite else 1.0)
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        after = list(model.parameters())
+        stepped.append(not all(map(torch.equal, before, after)))
+    assert stepped == [True, False, True, False, False, True]
+    assert len(seen) == sum(stepped)
+
+
+def test_of_a_scaler_with_two_optimizers_one_leads(seen: list[int]) -> None:
+    """As with two optimizers without it, also if the leader's step is skipped."""
+    first, second = parameter(), parameter()
+    optimizers = [torch.optim.SGD([one], lr=0.1) for one in (first, second)]
+    scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+    for overflows in (False, True, False):
+        loss = first.sum() * (float("inf") if overflows else 1.0) + second.sum()
+        for optimizer in optimizers:
+            optimizer.zero_grad()
+        scaler.scale(loss).backward()  # type: ignore[no-untyped-call]  # torch does not type it
+        for optimizer in optimizers:
+            scaler.step(optimizer)
+        scaler.update()
+    assert len(seen) == 2
+
+
+def test_a_learning_rate_scheduler_is_no_step(seen: list[int]) -> None:
+    """It wraps the optimizer's step, which still is one."""
+    optimizer = torch.optim.SGD([parameter()], lr=0.1)
+    scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=5)
+    for _ in range(5):
+        optimizer.step()
+        scheduler.step()
+    assert len(seen) == 5
+
+
+def test_three_optimizers_that_step_at_different_rates_have_one_leader(seen: list[int]) -> None:
+    """A discriminator that steps five times for each step of its generator, which came first."""
+    leader, other, third = (torch.optim.SGD([parameter()], lr=0.1) for _ in range(3))
+    for _ in range(4):
+        leader.step()
+        for _ in range(5):
+            other.step()
+        third.step()
+    assert len(seen) == 4
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own, within itself
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+def test_a_training_compiled_to_machine_code_counts_right(seen: list[int]) -> None:
+    """torch.compile with its real compiler around the model and around the step."""
+    if shutil.which("g++") is None:
+        pytest.skip("torch.compile needs a C++ compiler")
+    model, data = model_and_data()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    compiled, step = torch.compile(model), torch.compile(optimizer.step)
+    losses = []
+    for _ in range(6):
+        optimizer.zero_grad()
+        loss = compiled(data).square().mean()
+        loss.backward()
+        step()
+        losses.append(float(loss.detach()))
+    assert len(seen) == 6
+    assert losses == sorted(losses, reverse=True)
+
+
+def test_a_profile_shows_what_a_boundary_costs(seen: list[int]) -> None:
+    """A label for each boundary while a profile is taken, and at no other time."""
+    optimizer = torch.optim.SGD([parameter()], lr=0.1)
+    optimizer.step()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        for _ in range(3):
+            optimizer.step()
+    optimizer.step()
+    labels = {one.key: one.count for one in profile.key_averages() if "slipstream" in one.key}
+    assert labels == {"slipstream: boundary": 3}
+    assert len(seen) == 5
+
+
+def test_a_torch_whose_profiler_cannot_be_asked_has_no_labels() -> None:
+    """An older one, or a later one that calls it otherwise: boundaries are counted all the same."""
+    found: list[int] = []
+    boundaries = Boundaries(lambda: found.append(1), types.ModuleType("profiler"))
+    boundaries.before_step(None, None, None)
+    boundaries.after_step(boundaries, None, None)
+    assert found == [1]

@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from slipstream.torch_hooks.pace import Pace
 
@@ -39,6 +41,22 @@ def test_a_lasting_change_is_followed() -> None:
     """Ten times slower is seen within thirty mini-batches, ten times faster too."""
     assert after(*[20] * 20, *[200] * 40) == pytest.approx(200, rel=0.05)
     assert after(*[200] * 20, *[20] * 60) == pytest.approx(20, rel=0.05)
+
+
+@given(
+    outliers=st.lists(st.integers(0, 9), min_size=100, max_size=400),
+    pause_ms=st.floats(0.001, 1e7),
+)
+def test_pauses_and_short_ones_among_the_rest_hardly_move_it(
+    outliers: list[int], pause_ms: float
+) -> None:
+    """Wherever they fall, up to one mini-batch in ten, however long or short."""
+    durations = [20.0] * 20
+    for place in outliers:
+        ten = [20.0] * 10
+        ten[place] = pause_ms
+        durations += ten
+    assert after(*durations) == pytest.approx(20, rel=0.3)
 
 
 def test_it_never_gets_stuck_at_nothing() -> None:

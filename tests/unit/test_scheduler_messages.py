@@ -4,17 +4,23 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from core_world import token
 from slipstream.core.classes import JobClass, Per, Role
+from slipstream.core.estimate import Basis
 from slipstream.core.sights import Gpus, GpuUse, Training
+from slipstream.estimator import Clues, Estimator
 from slipstream.scheduler.marker import MarkerError, request_of, words_of
 from slipstream.scheduler.messages import MessageError, answer, read_report, read_submission
 from slipstream.slurm_plugin import Job, JobState
 from slipstream.slurm_plugin.records import Asked, Times
+
+if TYPE_CHECKING:
+    from slipstream.core.estimate import Estimate
 
 pytestmark = pytest.mark.unit
 
@@ -43,6 +49,7 @@ SUBMISSION: dict[str, Any] = {
     "weight": 2,
     "share": True,
     "move": False,
+    "argv": ["/home/user/train.sh", "--lr", "0.1"],
     "script": "#!/bin/sh\n",
     "work_dir": "/home/user",
     "of a later version": {"a": 1},
@@ -74,7 +81,7 @@ def job(admin_comment: str) -> Job:
 
 def test_a_submission_is_read() -> None:
     """All we use of it; keys of later versions are passed over."""
-    found = read_submission(submission())
+    found = read_submission(submission(), Estimator())
     assert found.token == token(1)
     assert (found.job_class, found.role) == (JobClass.OPPORTUNISTIC, Role.GUEST)
     assert found.gpus == Gpus(Per.NODE, 2)
@@ -94,7 +101,7 @@ def test_a_submission_is_read() -> None:
 )
 def test_what_lua_may_write_otherwise_is_read_too(changes: dict[str, object]) -> None:
     """Lua has one kind of table, one kind of number and no null in tables."""
-    assert read_submission(submission(**changes)).gpus == Gpus(Per.NODE, 2)
+    assert read_submission(submission(**changes), Estimator()).gpus == Gpus(Per.NODE, 2)
 
 
 @pytest.mark.parametrize(
@@ -114,13 +121,75 @@ def test_what_lua_may_write_otherwise_is_read_too(changes: dict[str, object]) ->
 def test_a_bad_submission_says_where(line: bytes, sentence: str) -> None:
     """An error with the path to what was not understood, never another exception."""
     with pytest.raises(MessageError, match=sentence):
-        read_submission(line)
+        read_submission(line, Estimator())
+
+
+class Listening(Estimator):
+    """Keeps what it is asked about."""
+
+    clues: Clues
+
+    def of(self, clues: Clues) -> Estimate:
+        self.clues = clues
+        return super().of(clues)
+
+
+def test_the_estimator_is_told_all_there_is() -> None:
+    """And its estimate is part of the request, for the machine and the journal."""
+    listening = Listening()
+    found = read_submission(submission(time_limit_s=600, roles={"ps": 1}), listening)
+    clues = listening.clues
+    assert replace(found, estimate=None) == clues.request
+    assert (clues.script, clues.arguments) == ("#!/bin/sh\n", ("--lr", "0.1"))
+    assert (clues.hints, clues.roles) == ({"model": "resnet50"}, {"ps": 1})
+    assert (clues.account, clues.time_limit_s) == ("lab", 600)
+    assert found.estimate
+    assert (found.estimate.basis, found.estimate.gpus) == (Basis.DEFAULT, 4)
+    assert (found.estimate.cpus, found.estimate.run_high_s) == (12, 600)
+
+
+def test_a_command_without_a_script_is_told_as_a_whole() -> None:
+    """As of srun."""
+    listening = Listening()
+    read_submission(submission(script=None, argv=["python", "t.py"]), listening)
+    assert listening.clues.arguments == ("python", "t.py")
+
+
+@pytest.mark.parametrize("odd", ["text", 7, [1, None], {"a": [1]}, {"a": None}, [[]]])
+def test_odd_hints_cost_nobody_an_answer(odd: object) -> None:
+    """They are for the estimator only: what it cannot use is passed over."""
+    found = read_submission(submission(hints=odd, roles=odd, argv=odd), Estimator())
+    assert found.estimate
 
 
 def test_a_name_of_strange_bytes_costs_nobody_an_answer() -> None:
     """Users choose the bytes of their job names."""
     line = submission(name="NAME").replace(b"NAME", b"\xfcbung")
-    assert read_submission(line).name == "\ufffdbung"
+    assert read_submission(line, Estimator()).name == "\ufffdbung"
+
+
+def test_who_does_not_share_is_heard() -> None:
+    """In the submission and in the marker; silence is consent."""
+    told = (read_submission(submission(share=one), Estimator()) for one in (True, None, False))
+    assert [one.shares for one in told] == [True, True, False]
+    alone = request_of(job(MARKER.replace("weight=4", "weight=4 share=no")))
+    shared = request_of(job(MARKER))
+    assert alone
+    assert shared
+    assert (alone.shares, shared.shares) == (False, True)
+
+
+def test_a_gpu_takes_guests_unless_its_coordinator_says_otherwise() -> None:
+    """An older coordinator says nothing."""
+    gpus = [{"index": 0}, {"index": 1, "takes_guests": False}, {"index": 2, "takes_guests": True}]
+    line = json.dumps({"v": 1, "node": "n1", "at_s": 1.0, "gpus": gpus}).encode()
+    assert [gpu.takes_guests for gpu in read_report(line).gpus] == [True, False, True]
+
+
+def test_a_hold_is_told_only_if_there_is_one() -> None:
+    """Seconds for job_submit."""
+    assert json.loads(answer("hello", 10)) == {"v": 1, "message": "hello", "hold_s": 10}
+    assert json.loads(answer()) == {"v": 1}
 
 
 def test_an_answer_is_one_line() -> None:
@@ -146,9 +215,13 @@ def test_a_report_is_read() -> None:
                     "memory_mib": 100,
                     "owner_job": 7,
                     "guest_jobs": [8, "9_1"],
-                }
+                },
+                {"index": 1, "takes_guests": False},
             ],
-            "jobs": [{"job_id": 7, "phase": "training", "minibatch": 3, "minibatch_ms": 40.5}],
+            "jobs": [
+                {"job_id": 7, "phase": "training", "minibatch": 3, "minibatch_ms": 40.5},
+                {"job_id": 8, "import_s": 2.5, "launch_s": 9.0, "train_s": 60.0, "save_s": 0.1},
+            ],
         }
     ).encode()
     found = read_report(line)
@@ -162,9 +235,14 @@ def test_a_report_is_read() -> None:
             memory_mib=100,
             owner_job="7",
             guest_jobs=("8", "9_1"),
+            takes_guests=True,
         ),
+        GpuUse(index=1, takes_guests=False),
     )
-    assert found.jobs == (Training(ref="7", phase="training", minibatch=3, minibatch_ms=40.5),)
+    assert found.jobs == (
+        Training(ref="7", phase="training", minibatch=3, minibatch_ms=40.5),
+        Training(ref="8", import_s=2.5, launch_s=9.0, train_s=60.0, save_s=0.1),
+    )
 
 
 def test_a_report_without_a_node_is_refused() -> None:

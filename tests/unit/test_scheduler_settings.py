@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from slipstream.core.classes import Mode
+from slipstream.scheduler.carriers import Carrier
 from slipstream.scheduler.settings import Settings, SettingsError, flag_of, load, names
 
 pytestmark = pytest.mark.unit
@@ -36,6 +37,16 @@ def test_argument_beats_environment_beats_file(file: Path) -> None:
     assert load({}, environment, file).mode is Mode.ENFORCE
     assert load({"mode": "observe"}, environment, file).mode is Mode.OBSERVE
     assert load({}, environment, file).lease_s == 30.0
+
+
+def test_what_carries_advice_is_chosen_from_a_list(tmp_path: Path) -> None:
+    """By itself, unless the operator says so."""
+    assert Settings().carrier is Carrier.AUTO
+    assert load({"carrier": "hold"}, {}, _empty(tmp_path)).carrier is Carrier.HOLD
+    with pytest.raises(
+        SettingsError, match=r"carrier is 'magic', known: \['auto', 'board', 'hold'\]"
+    ):
+        load({"carrier": "magic"}, {}, _empty(tmp_path))
 
 
 def test_folders_have_one_name_for_all_parts(tmp_path: Path) -> None:

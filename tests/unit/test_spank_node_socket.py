@@ -149,6 +149,19 @@ def test_a_carrier_is_read_as_it_was_written(library: ctypes.CDLL) -> None:
     assert text.value == CARRIER
 
 
+def test_an_owner_that_keeps_guests_away_still_does_when_it_is_written_again(
+    library: ctypes.CDLL,
+) -> None:
+    """A carrier that is written anew, as for a job with another role, loses nothing of it."""
+    job, text = Job(), ctypes.create_string_buffer(512)
+    assert library.slip_read_carrier(CARRIER + b",share=no", ctypes.byref(job))
+    assert job.keeps_guests_away
+    assert library.slip_write_carrier(ctypes.byref(job), text, len(text))
+    assert text.value == CARRIER + b",share=no"
+    assert library.slip_read_carrier(CARRIER + b",share=yes", ctypes.byref(job))
+    assert not job.keeps_guests_away
+
+
 @pytest.mark.parametrize(
     "text",
     [

@@ -54,10 +54,20 @@ class Table:
 
     def bind(self, job: int, pid: int, wanted: int, *, wait_ms: int = 1000) -> list[int]:
         """The GPUs of a job."""
-        bound = Gpus()
+        bound, closed = Gpus(), Gpus()
         deadline = ctypes.c_int64(self._library.slip_now_ms() + wait_ms)
-        self._library.slip_bind(self.descriptor, job, pid, wanted, 4, deadline, ctypes.byref(bound))
+        self._library.slip_read_closed(os.fsencode(self.path.parent), ctypes.byref(closed))
+        self._library.slip_bind(
+            *(self.descriptor, job, pid, wanted, 4),
+            *(ctypes.byref(closed), deadline, ctypes.byref(bound)),
+        )
         return bound.listed()
+
+    def close_gpus(self, text: str, *, age_s: float = 0) -> None:
+        """Leave what a coordinator leaves, so long ago."""
+        path = self.path.with_name("closed.gpus")
+        path.write_text(text)
+        os.utime(path, (time.time() - age_s,) * 2)
 
     def known(self, job: int) -> list[int] | None:
         """What the table says of a job."""
@@ -81,6 +91,26 @@ def test_two_guests_get_different_gpus(table: Table, sleeper: Sleeper) -> None:
     bound = [table.bind(job, pid, 2) for job, pid in enumerate(pids, start=1)]
     assert bound == [[0, 1], [2, 3], [0, 1], [2, 3]]
     assert table.bind(9, sleeper().pid, 3) == [0, 1, 2]
+
+
+def test_gpus_whose_owners_take_no_guests_come_last(table: Table, sleeper: Sleeper) -> None:
+    """Even if everybody else is on the others; a job that needs them all gets them all."""
+    table.close_gpus("0,2\n")
+    bound = [table.bind(job, sleeper().pid, 1) for job in range(1, 7)]
+    assert bound == [[1], [3], [1], [3], [1], [3]]
+    assert table.bind(9, sleeper().pid, 4) == [1, 3, 0, 2]
+
+
+@pytest.mark.parametrize(
+    ("text", "age_s"),
+    [("0\n", 301), ("", 0), ("\n", 0), ("x\n", 0), ("0,,1\n", 0), ("99\n", 0), ("0," * 400, 0)],
+)
+def test_what_the_coordinator_left_is_no_longer_or_not_understood(
+    table: Table, sleeper: Sleeper, text: str, age_s: float
+) -> None:
+    """After five minutes without it nobody knows who owns what: the lowest number is taken."""
+    table.close_gpus(text, age_s=age_s)
+    assert table.bind(1, sleeper().pid, 1) == [0]
 
 
 def test_the_same_step_and_its_siblings_share_the_gpus_of_their_job(

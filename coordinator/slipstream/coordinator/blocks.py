@@ -8,6 +8,7 @@ this daemon, so pages are read and written through their descriptors and never m
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import struct
 from dataclasses import dataclass
@@ -18,10 +19,12 @@ from slipstream.wire.control_block import (
     DOWN_OFFSET,
     PAGE_BYTES,
     WORD_BYTES,
+    Capability,
     ControlBlockError,
     Directive,
     Down,
     Identity,
+    Phase,
     Progress,
     Up,
     as_word,
@@ -33,6 +36,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _LEASE_AT = word(Down, "lease_until_ns") * WORD_BYTES
+_LOCK = struct.Struct("hhqqi")  # struct flock
 
 
 @dataclass(slots=True)
@@ -44,6 +48,8 @@ class Block:
     descriptor: int
     progress: Progress
     """What was last read whole."""
+    directive: Directive = Directive()  # noqa: RUF009 (frozen)
+    """What was last asked for."""
     sequence: int = 0
     faults: int = 0
     """How often it could not be read whole."""
@@ -60,6 +66,11 @@ class Block:
         """Promise to be there until then."""
         os.pwrite(self.descriptor, as_word(until_ns), _LEASE_AT)
 
+    def recall(self) -> None:
+        """Read what an earlier coordinator asked for; one killed in between asked for nothing."""
+        if words := control_block.read_half(Down, self._read):
+            self.directive = control_block.read_directive(words)
+
     def direct(self, directive: Directive) -> None:
         """Ask for something, as a whole."""
         self.sequence |= 1
@@ -68,6 +79,20 @@ class Block:
         os.pwrite(self.descriptor, fields, DOWN_OFFSET + WORD_BYTES)
         self.sequence += 1
         os.pwrite(self.descriptor, as_word(self.sequence), DOWN_OFFSET)
+        self.directive = directive
+
+    @property
+    def is_hooked(self) -> bool:
+        """Whether a living process has attached its hooks to this page and not taken them away."""
+        told = self.progress
+        attached = Capability.BOUNDARIES in told.capabilities and told.phase != Phase.ENDED
+        return attached and self._is_claimed()
+
+    def _is_claimed(self) -> bool:
+        """Its writer holds a lock on it, which the kernel takes back when that process ends."""
+        question = _LOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+        answer = fcntl.fcntl(self.descriptor, fcntl.F_GETLK, question)
+        return int(_LOCK.unpack(answer)[0]) != fcntl.F_UNLCK
 
     def remove(self) -> None:
         """The process is gone."""
@@ -83,12 +108,18 @@ class Block:
         return struct.unpack(f"<{len(raw) // WORD_BYTES}Q", raw[: len(raw) // WORD_BYTES * 8])
 
 
-def create(folder: Path, identity: Identity, *, lease_until_ns: int) -> Block:
+def create(
+    folder: Path,
+    identity: Identity,
+    *,
+    lease_until_ns: int,
+    directive: Directive = Directive(),  # noqa: B008 (frozen)
+) -> Block:
     """Make a process's page below `folder`; the user owns the page, never the way to it."""
     job = folder / str(identity.job_id)
     job.mkdir(mode=0o755, parents=True, exist_ok=True)
     path = job / f"{identity.step}.{identity.task}.{identity.asked_pid}"
-    page = control_block.fresh_page(identity, Directive(), lease_until_ns=lease_until_ns)
+    page = control_block.fresh_page(identity, directive, lease_until_ns=lease_until_ns)
     draft = job / f".{path.name}"
     with contextlib.suppress(FileNotFoundError):
         draft.unlink()
@@ -102,7 +133,15 @@ def create(folder: Path, identity: Identity, *, lease_until_ns: int) -> Block:
         os.close(descriptor)
         draft.unlink(missing_ok=True)
         raise
-    return Block(path, identity, descriptor, Progress())
+    return Block(path, identity, descriptor, Progress(), directive)
+
+
+def clear_drafts(folder: Path) -> None:
+    """Remove what an earlier coordinator was killed over; only for the one that is here now."""
+    for draft in folder.glob("[0-9]*/.*"):
+        draft.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            draft.parent.rmdir()  # nothing else was in it
 
 
 def found(folder: Path) -> Iterator[Block]:
@@ -114,6 +153,7 @@ def found(folder: Path) -> Iterator[Block]:
         with contextlib.suppress(OSError, ControlBlockError):
             block = _opened(path)
             block.refresh()
+            block.recall()
             yield block
 
 

@@ -10,23 +10,28 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from slipstream.coordinator import blocks, store
+from slipstream.coordinator import asking, blocks, joining, store
 from slipstream.coordinator.devices import DeviceCgroups
 from slipstream.coordinator.events import Sender, event
 from slipstream.coordinator.gpus import Nvml, Window
 from slipstream.coordinator.node_socket import NodeSocket, Peer
-from slipstream.coordinator.processes import ProcFs, gpus_named
-from slipstream.coordinator.requests import Answer, Request, RequestError
+from slipstream.coordinator.processes import ProcFs, gpus_held
+from slipstream.coordinator.requests import Answer, RequestError
 from slipstream.coordinator.seats import GpuUse, Seat, Task, choose
+from slipstream.coordinator.tenants import Tenant, Tenants
 from slipstream.wire import batons
-from slipstream.wire.control_block import ENVIRONMENT_VARIABLE, Identity, Role
+from slipstream.wire.control_block import ENVIRONMENT_VARIABLE, Directive, Identity, Request, Role
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from typing import Any
 
+    from slipstream.coordinator.joining import Owner
+    from slipstream.coordinator.requests import Request as Asked
     from slipstream.coordinator.settings import Settings
     from slipstream.wire.control_block import Progress
 
@@ -48,12 +53,20 @@ class Coordinator:
         self.nvml = Nvml()
         self.nvml_errors = 0
         self.grants_refused = 0
+        self.tenants: dict[int, Tenant] = {}
+        self.owned: dict[str, Owner] = {}
+        """Who owns which GPU, and whether guests may join it."""
+        self.times_stopped = 0
+        """How often a guest was told to stand still."""
         self.socket = NodeSocket(settings.node_socket, self.answer)
         self.sender = Sender(settings.events_socket)
         self._procfs = procfs or ProcFs()
         self._cgroups = DeviceCgroups(settings.cgroup_root, settings.node)
         self._blocks: dict[Path, blocks.Block] = {}
         self._empty_since_s: dict[int, float] = {}
+        self._tenants = Tenants(self._procfs, settings.node, settings.gpu_state)
+        self._orders: dict[int, Directive] = {}
+        """What each guest is asked for."""
 
     # --- at start ---------------------------------------------------------------------------
 
@@ -63,9 +76,11 @@ class Coordinator:
             self.seats = store.load(self.settings.table)
         except store.StoreError as error:
             _log.warning("%s: rebuilding it from the control blocks", error)
+        blocks.clear_drafts(self.settings.blocks)
         for block in blocks.found(self.settings.blocks):
             self._blocks[block.path] = block
             self._seat_from(block)
+        self.scan()
         self.sweep(time.monotonic())
         store.save(self.settings.table, self.seats)
 
@@ -86,7 +101,7 @@ class Coordinator:
 
     # --- what tasks ask -----------------------------------------------------------------------
 
-    def answer(self, request: Request, peer: Peer) -> Answer:
+    def answer(self, request: Asked, peer: Peer) -> Answer:
         """What a task finds in its environment."""
         if request.role == Role.NONE and request.operation == "start":
             return Answer()
@@ -102,10 +117,11 @@ class Coordinator:
         self.seats[seat.job_id] = seat
         self._empty_since_s.pop(seat.job_id, None)
         store.save(self.settings.table, self.seats)
+        self.settle()
         block = self._new_block(seat, asker)
         return Answer(self._environment(seat, block, request))
 
-    def _seat_for(self, request: Request, peer: Peer) -> Seat:
+    def _seat_for(self, request: Asked, peer: Peer) -> Seat:
         known = self.seats.get(request.job_id)
         if known and known.uid != request.uid:
             if peer.uid != 0:
@@ -122,7 +138,9 @@ class Coordinator:
 
     def _gpus_for(self, seat: Seat, count: int) -> tuple[str, ...]:
         # An owner that started a moment ago may have its GPUs by now: look before choosing.
+        self.scan(anew=True)
         self.seats = {job: self._with_owned_gpus(one) for job, one in self.seats.items()}
+        self.settle()
         others = {job: one for job, one in self.seats.items() if job != seat.job_id}
         there = self.window.latest()
         if not there:
@@ -132,7 +150,7 @@ class Coordinator:
             for one in there
         ]
         kept = [uuid for uuid in seat.gpu_uuids if any(one.uuid == uuid for one in there)]
-        return choose(use, others, count, kept=kept)
+        return choose(use, others, count, owned=self.owned, kept=kept)
 
     def _new_block(self, seat: Seat, asker: Task) -> blocks.Block | None:
         """A page for the asker; a task can do without one, so nothing is refused for it."""
@@ -154,7 +172,10 @@ class Coordinator:
         )
         try:
             block = blocks.create(
-                self.settings.blocks, identity, lease_until_ns=self._lease_until_ns()
+                self.settings.blocks,
+                identity,
+                lease_until_ns=self._lease_until_ns(),
+                directive=self._orders.get(seat.job_id, Directive()),
             )
         except OSError as error:
             _log.error("no control block for job %d: %s", seat.job_id, error)
@@ -165,7 +186,7 @@ class Coordinator:
         return block
 
     def _environment(
-        self, seat: Seat, block: blocks.Block | None, request: Request
+        self, seat: Seat, block: blocks.Block | None, request: Asked
     ) -> dict[str, str]:
         told = {}
         if block:
@@ -209,13 +230,71 @@ class Coordinator:
         """Read the pages; returns the event that says what is so now."""
         for block in self._blocks.values():
             block.refresh()
+        self.settle()
         return event(
             node=self.settings.node,
             at_s=time.time(),
             window=self.window,
             seats=self.seats,
+            owned=self.owned,
             progress=self.progress(),
         )
+
+    def scan(self, *, anew: bool = False) -> None:
+        """Look who runs here, flagged or not, and seat guests that were bound without us."""
+        self.tenants = self._tenants.look(anew=anew)
+        seats = joining.adopted(self.seats, self.tenants, self._uuids())
+        for job in seats.keys() - self.seats.keys():
+            _log.info("guest %d was bound by the static table: it is seated as it sits", job)
+        self.seats = seats
+
+    def settle(self) -> None:
+        """Say who may use which GPU now, and tell guests to stand still or to go on."""
+        self.owned = joining.owners(
+            self.seats,
+            self.tenants,
+            self._uuids(),
+            hooked={block.identity.job_id for block in self._blocks.values() if block.is_hooked},
+            join_hookless=self.settings.join_hookless_owners,
+        )
+        guests = [seat for seat in self.seats.values() if seat.role == Role.GUEST]
+        self._orders = {seat.job_id: self._ordered(seat) for seat in guests}
+
+    def _ordered(self, seat: Seat) -> Directive:
+        """What a guest is asked for by now; asks for it if that is new to any of its pages."""
+        pages = [block for block in self._blocks.values() if block.identity.job_id == seat.job_id]
+        order = self._order(seat, pages)
+        if asking.stand_apart(pages, order):
+            order = asking.ask(pages, replace(order, epoch=order.epoch + 1))
+        elif any(block.directive != order for block in pages):
+            order = asking.ask(pages, order)
+        return order
+
+    def _order(self, seat: Seat, pages: Sequence[blocks.Block]) -> Directive:
+        told = (block.directive for block in pages)  # by an earlier coordinator, maybe
+        before = self._orders.get(seat.job_id) or max(
+            told, key=lambda one: one.epoch, default=Directive()
+        )
+        shut = joining.closed(self.owned, seat)
+        order = joining.order(before, stands=bool(shut))
+        if order is not before and order.request == Request.PAUSE:
+            self.times_stopped += 1
+            _log.warning(
+                "guest %d stands still: job %d, the owner of %s, takes no guests",
+                *(seat.job_id, self.owned[shut[0]].job_id, shut[0]),
+            )
+        elif order is not before:
+            _log.info("guest %d goes on", seat.job_id)
+        return order
+
+    def publish_closed_gpus(self) -> None:
+        """For the static table: where no guest may be put while nobody answers."""
+        shut = {uuid for uuid, owner in self.owned.items() if not owner.takes_guests}
+        text = ",".join(str(one.index) for one in self.window.latest() if one.uuid in shut)
+        draft = self.settings.closed_gpus.with_name(".closed.gpus.new")
+        draft.write_text(f"{text}\n")
+        draft.chmod(0o644)  # tasks read it, as any user
+        draft.replace(self.settings.closed_gpus)
 
     def renew_leases(self) -> None:
         """Promise every process to be there for a while longer."""
@@ -253,11 +332,10 @@ class Coordinator:
     def _with_owned_gpus(self, seat: Seat) -> Seat:
         if seat.role != Role.OWNER or seat.gpu_uuids:
             return seat
-        by_index = {one.index: one.uuid for one in self.window.latest()}
+        uuids = self._uuids()
         for task in seat.tasks:
-            named = gpus_named(self._procfs.environment(task.pid))
-            if named is not None:
-                return seat.on([by_index[index] for index in named if index in by_index])
+            if held := gpus_held(task.step, self._procfs.environment(task.pid)):
+                return seat.on([uuids[index] for index in held if index in uuids])
         return seat
 
     def _sweep_blocks(self) -> None:
@@ -282,6 +360,10 @@ class Coordinator:
     def block_faults(self) -> int:
         """How often a page could not be read whole."""
         return sum(block.faults for block in self._blocks.values())
+
+    def _uuids(self) -> dict[int, str]:
+        """The GPUs by index."""
+        return {one.index: one.uuid for one in self.window.latest()}
 
     def _lease_until_ns(self) -> int:
         return time.monotonic_ns() + int(self.settings.lease_s * 1e9)

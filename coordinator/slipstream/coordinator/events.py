@@ -8,7 +8,7 @@ import contextlib
 import json
 from typing import TYPE_CHECKING, Any, Final
 
-from slipstream.coordinator.seats import guests_of, owner_of
+from slipstream.coordinator.seats import guests_of
 from slipstream.wire.control_block import Phase
 
 if TYPE_CHECKING:
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from slipstream.coordinator.gpus import Window
+    from slipstream.coordinator.joining import Owner
     from slipstream.coordinator.seats import Seat
     from slipstream.wire.control_block import Progress
 
@@ -31,6 +32,7 @@ def event(
     at_s: float,
     window: Window,
     seats: Mapping[int, Seat],
+    owned: Mapping[str, Owner],
     progress: Mapping[int, Iterable[Progress]],
 ) -> dict[str, Any]:
     """The node as it is now."""
@@ -45,8 +47,9 @@ def event(
                 "use_pct": round(window.use_pct(gpu.uuid), 1),
                 "memory_used_mib": gpu.memory_used_mib,
                 "memory_mib": gpu.memory_mib,
-                "owner_job": owner_of(seats, gpu.uuid),
+                "owner_job": owned[gpu.uuid].job_id if gpu.uuid in owned else None,
                 "guest_jobs": guests_of(seats, gpu.uuid),
+                "takes_guests": gpu.uuid not in owned or owned[gpu.uuid].takes_guests,
             }
             for gpu in window.latest()
         ],
@@ -71,7 +74,29 @@ def job_report(job_id: int, pages: Iterable[Progress], *, left: bool = False) ->
         "phase": _phase(told, left=left).name.lower(),
         "minibatch": min((page.minibatches for page in told), default=0),
         "minibatch_ms": max((page.minibatch_ns for page in told), default=0) / 1e6,
+        **_phases(told),
     }
+
+
+def _phases(told: Iterable[Progress]) -> dict[str, float]:
+    """How long the job's slowest process launched, trained and saved, as far as it has come."""
+    times_ns: dict[str, list[int]] = {}
+    for page in told:
+        if page.imported_ns:
+            times_ns.setdefault("import_s", []).append(page.imported_ns - page.attached_ns)
+        if page.first_boundary_ns:
+            launch_ns = page.first_boundary_ns - page.started_ns - page.gated_ns
+            times_ns.setdefault("launch_s", []).append(launch_ns)
+            times_ns.setdefault("train_s", []).append(_trained_ns(page))
+            times_ns.setdefault("save_s", []).append(page.saving_ns)
+    # Users may write anything into their pages: a time that cannot be is 0.
+    return {name: round(max(0, *all_ns) / 1e9, 3) for name, all_ns in times_ns.items()}
+
+
+def _trained_ns(page: Progress) -> int:
+    away_ns = page.saving_ns + page.baton_waited_ns + page.parked_ns
+    away_ns += page.paused_ns - page.gated_ns
+    return page.last_boundary_ns - page.first_boundary_ns - away_ns
 
 
 def _phase(told: Iterable[Progress], *, left: bool) -> Phase:
@@ -79,9 +104,12 @@ def _phase(told: Iterable[Progress], *, left: bool) -> Phase:
 
 
 def what_matters(told: Mapping[str, Any]) -> tuple[Any, ...]:
-    """What makes an event worth sending at once: who sits where, and what phase a job is in."""
+    """What makes an event worth sending at once: who sits where, who may, and a job's phase."""
     return (
-        tuple((gpu["uuid"], gpu["owner_job"], tuple(gpu["guest_jobs"])) for gpu in told["gpus"]),
+        tuple(
+            (gpu["uuid"], gpu["owner_job"], tuple(gpu["guest_jobs"]), gpu["takes_guests"])
+            for gpu in told["gpus"]
+        ),
         tuple((job["job_id"], job["phase"]) for job in told["jobs"]),
     )
 

@@ -42,10 +42,15 @@ class State(Collector):
         memory = GaugeMetricFamily(
             "slipstream_gpu_memory_used_bytes", "Memory in use", labels=["gpu"]
         )
+        joinable = GaugeMetricFamily(
+            "slipstream_gpu_takes_guests", "0 if its owner keeps guests away", labels=["gpu"]
+        )
         for gpu in window.latest():
             use.add_metric([str(gpu.index)], window.use_pct(gpu.uuid))
             memory.add_metric([str(gpu.index)], gpu.memory_used_mib * (1 << 20))
-        yield from (use, memory)
+            owner = self._coordinator.owned.get(gpu.uuid)
+            joinable.add_metric([str(gpu.index)], owner is None or owner.takes_guests)
+        yield from (use, memory, joinable)
 
     def _jobs(self) -> Iterator[Metric]:
         seats = GaugeMetricFamily("slipstream_jobs", "Jobs on this node", labels=["role"])
@@ -73,6 +78,7 @@ class State(Collector):
             "slipstream_events_failed": one.sender.failed,
             "slipstream_block_faults": one.block_faults(),
             "slipstream_device_grants_refused": one.grants_refused,
+            "slipstream_guests_stopped": one.times_stopped,
             "slipstream_nvml_errors": one.nvml_errors,
         }
         for name, value in counts.items():

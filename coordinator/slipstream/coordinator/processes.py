@@ -3,8 +3,24 @@
 
 from __future__ import annotations
 
+import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
+
+_KIN = re.compile(
+    rb"^Name:\t(?P<name>[^\n]*)\n.*?^PPid:\t(?P<parent>\d+)\n.*?^Uid:\t(?P<uid>\d+)",
+    re.DOTALL | re.MULTILINE,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Kin:
+    """What a process is called, who started it, and whose it is."""
+
+    name: str
+    parent: int
+    uid: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,15 +29,23 @@ class ProcFs:
 
     root: Path = Path("/proc")
 
+    def pids(self) -> set[int]:
+        """Every process there is now."""
+        return {int(name) for name in os.listdir(self.root) if name.isdigit()}  # noqa: PTH208 (as quick as can be)
+
+    def kin(self, pid: int) -> Kin | None:
+        """Where it belongs; None if it is gone."""
+        # By its real user: the folder of a process that may not be traced is root's.
+        told = _KIN.search(self._read(pid, "status"))
+        if told is None:
+            return None
+        return Kin(told["name"].decode(errors="replace"), int(told["parent"]), int(told["uid"]))
+
     def started_ticks(self, pid: int) -> int:
         """When it started, or 0 if there is none or only its zombie."""
-        try:
-            text = (self.root / str(pid) / "stat").read_text()
-        except OSError:
-            return 0
         # The name in parentheses may hold spaces and parentheses: fields begin after the last one.
-        fields = text.rpartition(")")[2].split()
-        return 0 if fields[0] == "Z" else int(fields[19])
+        fields = self._read(pid, "stat").rpartition(b")")[2].split()
+        return 0 if not fields or fields[0] == b"Z" else int(fields[19])
 
     def lives(self, pid: int, started_ticks: int) -> bool:
         """Whether it is still the one that was meant."""
@@ -34,24 +58,40 @@ class ProcFs:
         except OSError:
             return None
 
+    def title(self, pid: int) -> str:
+        """Its command line as it shows itself; empty if that cannot be read."""
+        return self._read(pid, "cmdline").replace(b"\0", b" ").decode(errors="replace").strip()
+
     def environment(self, pid: int) -> dict[str, str]:
         """What it was started with; empty if that cannot be read."""
-        try:
-            raw = (self.root / str(pid) / "environ").read_bytes()
-        except OSError:
-            return {}
-        pairs = (entry.partition("=") for entry in raw.decode(errors="replace").split("\0"))
+        text = self._read(pid, "environ").decode(errors="replace")
+        pairs = (entry.partition("=") for entry in text.split("\0"))
         return {name: value for name, equals, value in pairs if equals}
 
+    def _read(self, pid: int, name: str) -> bytes:
+        try:
+            # A node may have thousands of processes, and pathlib takes thrice as long.
+            with open(f"{self.root}/{pid}/{name}", "rb", buffering=0) as file:  # noqa: PTH123
+                return file.read()
+        except OSError:
+            return b""
 
-_OWNED = ("SLURM_STEP_GPUS", "SLURM_JOB_GPUS", "CUDA_VISIBLE_DEVICES")
-"""Slurm's own numbers come first: CUDA's count from 0 where devices are constrained."""
+
+def gpus_held(step: str, environment: dict[str, str]) -> tuple[int, ...]:
+    """The indices of the GPUs that Slurm gave to a task of this step; none if nothing says so.
+
+    A step inherits its script's SLURM_JOB_GPUS, also on other nodes, where they mean nothing; a
+    script submitted from inside a step may have that one's SLURM_STEP_GPUS. CUDA_VISIBLE_DEVICES
+    is no word of Slurm's: a user may set it, and a guest has it too.
+    """
+    is_script = step in ("batch", "interactive")
+    name = "SLURM_JOB_GPUS" if is_script else "SLURM_STEP_GPUS"
+    return indices(environment.get(name, ""))
 
 
-def gpus_named(environment: dict[str, str]) -> tuple[int, ...] | None:
-    """The indices of the GPUs that Slurm gave a job, or None if nothing says so (yet)."""
-    for name in _OWNED:
-        words = environment.get(name, "").split(",")
-        if all(word.isascii() and word.isdigit() for word in words):
-            return tuple(dict.fromkeys(int(word) for word in words))
-    return None
+def indices(text: str) -> tuple[int, ...]:
+    """GPUs as Slurm and CUDA list them, "0,2"; none if it is no such list."""
+    words = text.split(",")
+    if not all(word.isascii() and word.isdigit() for word in words):
+        return ()
+    return tuple(dict.fromkeys(int(word) for word in words))

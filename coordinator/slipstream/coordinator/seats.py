@@ -14,6 +14,8 @@ from slipstream.wire.control_block import Role
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from slipstream.coordinator.joining import Owner
+
 
 @dataclass(frozen=True, slots=True, order=True)
 class Task:
@@ -62,16 +64,26 @@ class GpuUse:
 
 
 def choose(
-    gpus: Iterable[GpuUse], seats: Mapping[int, Seat], count: int, *, kept: Sequence[str] = ()
+    gpus: Iterable[GpuUse],
+    seats: Mapping[int, Seat],
+    count: int,
+    *,
+    owned: Mapping[str, Owner] | None = None,
+    kept: Sequence[str] = (),
 ) -> tuple[str, ...]:
     """Distinct GPUs for a guest, the least used first; `kept` are those that it has already.
 
-    Fewest jobs first, then least use, then least memory; fewer than `count` if there are not more.
+    GPUs that nobody owns, then those whose owner takes guests, and others only if there are not
+    enough: the guest then stands still. Among equals fewest jobs, then least use, then least
+    memory; fewer than `count` if there are not more.
     """
+    owners = owned or {}
+    openness = {uuid: 1 if owner.takes_guests else 2 for uuid, owner in owners.items()}
     jobs_on = count_jobs(seats)
     free = sorted(
         (gpu for gpu in gpus if gpu.uuid not in kept),
         key=lambda gpu: (
+            openness.get(gpu.uuid, 0),
             jobs_on.get(gpu.uuid, 0),
             round(gpu.use_pct),
             gpu.memory_used_mib,
@@ -88,14 +100,6 @@ def count_jobs(seats: Mapping[int, Seat]) -> dict[str, int]:
         for uuid in seat.gpu_uuids:
             found[uuid] = found.get(uuid, 0) + 1
     return found
-
-
-def owner_of(seats: Mapping[int, Seat], uuid: str) -> int | None:
-    """The job that owns a GPU, as far as is known."""
-    owners = [
-        job for job, seat in seats.items() if seat.role == Role.OWNER and uuid in seat.gpu_uuids
-    ]
-    return min(owners, default=None)
 
 
 def guests_of(seats: Mapping[int, Seat], uuid: str) -> list[int]:

@@ -25,6 +25,7 @@ _log = logging.getLogger(__name__)
 
 TICK_S: Final = 0.1
 LEASE_EVERY_S: Final = 1.0
+SCAN_EVERY_S: Final = 0.5
 
 
 class ServiceError(RuntimeError):
@@ -96,6 +97,7 @@ class _Clock:
     def __init__(self, coordinator: Coordinator) -> None:
         self._coordinator = coordinator
         self._leases_due_s = 0.0
+        self._scan_due_s = 0.0
         self._heartbeat_due_s = 0.0
         self._told: tuple[Any, ...] = ()
         self._sending: asyncio.Task[bool] | None = None
@@ -105,11 +107,15 @@ class _Clock:
         try:
             await asyncio.to_thread(self._coordinator.sample)
             now_s = time.monotonic()
+            if now_s >= self._scan_due_s:
+                self._scan_due_s = now_s + SCAN_EVERY_S
+                self._coordinator.scan()
             self._coordinator.sweep(now_s)  # each time: others wait for what an ended job leaves
             if now_s >= self._leases_due_s:
                 self._leases_due_s = now_s + LEASE_EVERY_S
                 self._coordinator.renew_leases()
                 self._coordinator.make_batons()
+                self._coordinator.publish_closed_gpus()
             self._report(now_s)
         except OSError:
             _log.exception("this tick was not completed")

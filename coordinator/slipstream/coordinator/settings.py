@@ -32,6 +32,10 @@ class Settings:
     cgroup_root: Path
     inject_dir: Path
     lease_s: float
+    join_hookless_owners: bool
+    """Whether guests may join owners that carry no hooks; never those that said --no-slip-share."""
+    gpu_state: str
+    """Where simulated GPUs live; empty with real ones."""
     metrics_port: int
     """On the loopback; 0: only the Unix socket."""
 
@@ -46,6 +50,10 @@ class Settings:
     @property
     def blocks(self) -> Path:
         return self.run_dir / "blocks"
+
+    @property
+    def closed_gpus(self) -> Path:
+        return self.run_dir / "closed.gpus"
 
     @property
     def table(self) -> Path:
@@ -80,6 +88,11 @@ def read(argv: Sequence[str] | None, environment: Mapping[str, str]) -> Settings
     add("--cgroup-root", type=Path, default=Path("/sys/fs/cgroup/devices"))
     add("--inject-dir", type=Path, default=INJECT, help="the import hook's folder")
     add("--lease-s", type=_lease, default=5.0, help="default: %(default)s")
+    add(
+        "--join-hookless-owners",
+        action="store_true",
+        help="let guests join owners without hooks, too (default: they are left alone)",
+    )
     add("--metrics-port", type=int, default=0, help="also on the loopback (default: off)")
     told = parser.parse_args(argv)
     return Settings(
@@ -90,6 +103,8 @@ def read(argv: Sequence[str] | None, environment: Mapping[str, str]) -> Settings
         cgroup_root=told.cgroup_root,
         inject_dir=told.inject_dir,
         lease_s=told.lease_s,
+        join_hookless_owners=told.join_hookless_owners,
+        gpu_state=environment.get("SLIPSTREAM_GPU_STATE", ""),
         metrics_port=told.metrics_port,
     )
 

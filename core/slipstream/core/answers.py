@@ -6,24 +6,44 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from slipstream.core.classes import Role
+from slipstream.core.estimate import duration, like, memory
 from slipstream.core.placement import Placement
 from slipstream.core.reasons import SENTENCE, Reason
 
 if TYPE_CHECKING:
+    from slipstream.core.estimate import Estimate
     from slipstream.core.sights import Request
 
 _MOST_NODES_NAMED: Final = 4
 
 
 def to_user(request: Request, found: Placement | Reason, *, advising: bool) -> str:
-    """One sentence for the terminal of whoever submits."""
+    """One sentence for the terminal of whoever submits. Of defaults it says nothing."""
     who = f"{request.job_class} {request.role}"
-    if not isinstance(found, Placement):
-        return f"{who}, it will wait: {_lowered(SENTENCE[found])}"
     seat = "GPUs" if request.role is Role.OWNER else "seats"
-    if advising:
-        return f"{who}, {seat} are free on {_named(found.nodes)}."
-    return f"{who}, {seat} are free on {_named(found.nodes)}; Slurm decides where it starts."
+    if found is Reason.NO_GUEST_SEAT and not advising:
+        said = f"{who}, Slurm decides where it starts: {_lowered(SENTENCE[found])}"
+    elif not isinstance(found, Placement):
+        said = f"{who}, it will wait: {_lowered(SENTENCE[found])}"
+    elif advising:
+        said = f"{who}, {seat} are free on {_named(found.nodes)}."
+    else:
+        said = f"{who}, {seat} are free on {_named(found.nodes)}; Slurm decides where it starts."
+    estimate = request.estimate
+    return f"{estimated(estimate)}; {said}" if estimate and estimate.is_known else said
+
+
+def estimated(estimate: Estimate) -> str:
+    """What is known of a job's needs, and from where."""
+    if not estimate.is_known:
+        return "nothing like it has run here: it may take whole GPUs, for as long as its limit"
+    parts = []
+    if estimate.gpu_memory_mib is not None:
+        parts.append(f"{memory(estimate.gpu_memory_mib)} GPU memory")
+    if estimate.run_s is not None:
+        parts.append(f"~{duration(estimate.run_s)}")
+    first, *rest = parts or [f"{estimate.gpu_use_pct:.0f} % GPU use"]
+    return ", ".join([f"estimated {first} ({like(estimate)})", *rest])
 
 
 def to_waiting(found: Placement | Reason, *, advising: bool) -> tuple[Reason, str]:

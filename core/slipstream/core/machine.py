@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Final, assert_never
 
 from slipstream.core import answers, events
 from slipstream.core.advice import Advice, advice_key
-from slipstream.core.classes import Strength
+from slipstream.core.classes import Role, Strength
 from slipstream.core.commands import Admit, Advise, Arrival, Settle, Withdraw
-from slipstream.core.placement import Field, Placement, felt, need_of, place, taken
-from slipstream.core.planning import plan
+from slipstream.core.placement import Field, Placement, felt
+from slipstream.core.planning import Planner, Verdict
 from slipstream.core.reasons import Reason
 from slipstream.core.records import PHASE_OF, JobRecord, Phase, unseen_key
 from slipstream.core.rules import Rules
+from slipstream.core.seats import holders, shut_gpus
 from slipstream.core.state import State, restored
 
 if TYPE_CHECKING:
@@ -26,7 +27,8 @@ if TYPE_CHECKING:
 
     from slipstream.core.commands import Command
     from slipstream.core.events import Event
-    from slipstream.core.sights import JobSight, NodeSight
+    from slipstream.core.seats import Shut
+    from slipstream.core.sights import GpuUse, JobSight, NodeSight
 
 _REASON_OF: Final[Mapping[Phase, Reason]] = {
     Phase.SUBMITTED: Reason.NOT_SEEN_YET,
@@ -45,6 +47,7 @@ class Machine:
         rules = rules or Rules()
         self.state = State(mode=rules.mode, rules=rules)
         self._left: Mapping[str, NodeSight] = {}
+        self._shut: Mapping[str, Shut] = {}
         self._stale = False
 
     def handle(self, event: Event) -> list[Command]:  # noqa: C901, PLR0911, PLR0912 (a table)
@@ -118,15 +121,11 @@ class Machine:
             Reason.NOT_SEEN_YET, event.at_s, f"submitted as {request.job_class} {request.role}"
         )
         state.put(record)
-        need = need_of(request)
-        found = (
-            place(need, self._field(self._left, event.at_s)) if need else Reason.SHAPE_NOT_HANDLED
-        )
-        message = answers.to_user(request, found, advising=state.advising)
-        commands: list[Command] = [Admit(request.token, request.job_class, request.role, message)]
-        if isinstance(found, Placement):
-            self._left = {**self._left, **taken(self._left, found, request.role)}
-        return commands + self._advised(record, found, event.at_s)
+        turn = self._planner(self._left, event.at_s).plan([record])
+        (verdict,), self._left = turn.verdicts, turn.left
+        message = answers.to_user(request, verdict.found, advising=state.advising)
+        admit = Admit(request.token, request.job_class, request.role, message)
+        return [admit, *self._advised(verdict, event.at_s)]
 
     def _looked(self, event: events.ClusterSeen) -> list[Command]:
         state = self.state
@@ -242,38 +241,45 @@ class Machine:
             for record in state.jobs.values()
             if record.token and record.phase in (Phase.WAITING, Phase.SUBMITTED)
         ]
-        found = plan(waiting, state.requests, state.advice, self._field(state.nodes, at_s))
+        held = holders(state.jobs.values())
+        self._shut = shut_gpus(state.nodes, held, state.requests, self._uses(at_s))
+        found = self._planner(state.nodes, at_s).plan(waiting)
         self._left = found.left
         commands: list[Command] = []
-        placed: set[str] = set()
         for verdict in found.verdicts:
-            commands += self._advised(verdict.record, verdict.found, at_s)
-            if isinstance(verdict.found, Placement) and state.advising:
-                placed.add(verdict.record.advice_key)
-        for key in [key for key in state.advice if key not in placed]:
+            commands += self._advised(verdict, at_s)
+        said = {one.advice_key for one in found.verdicts} if state.advising else set()
+        for key in [key for key in state.advice if key not in said]:
             commands += self._withdrawn(key)
         return commands
 
-    def _advised(self, record: JobRecord, found: Placement | Reason, at_s: float) -> list[Command]:
-        """Say where one job should start, unless that was said and still holds."""
-        self._explain(record, found, at_s)
-        state, key = self.state, record.advice_key
-        if not isinstance(found, Placement) or not state.advising:
+    def _advised(self, verdict: Verdict, at_s: float) -> list[Command]:
+        """Say where one job should start or wait, unless that was said and still holds."""
+        record, nodes, key = verdict.record, verdict.nodes, verdict.advice_key
+        self._explain(record, verdict.found, at_s)
+        state = self.state
+        if nodes is None or key is None or not state.advising:
             return []
         before = state.advice.get(key)
-        renew = before is None or before.until_s - at_s <= self.state.rules.lease_s / 2
-        if before and before.nodes == found.nodes and not renew:
-            return []
+        placed = nodes is verdict.found
+        if before and not self._is_half_over(before, at_s):
+            same_kind = (before.reason is Reason.ADVISED) is placed
+            if before.nodes == nodes.nodes and same_kind:
+                return []
+        guest = state.requests[record.token].role is Role.GUEST
         state.advice[key] = Advice(
             token=record.token,
-            task=record.task,
-            nodes=found.nodes,
-            tasks_per_node=found.tasks_per_node,
-            strength=Strength.PREFER,
-            until_s=at_s + self.state.rules.lease_s,
-            reason=Reason.ADVISED,
+            task=record.task if placed else None,
+            nodes=nodes.nodes,
+            tasks_per_node=nodes.tasks_per_node,
+            strength=Strength.REQUIRE if guest else Strength.PREFER,
+            until_s=at_s + state.rules.lease_s,
+            reason=Reason.ADVISED if isinstance(verdict.found, Placement) else verdict.found,
         )
         return [Advise(state.advice[key])]
+
+    def _is_half_over(self, advice: Advice, at_s: float) -> bool:
+        return advice.until_s - at_s <= self.state.rules.lease_s / 2
 
     def _explain(self, record: JobRecord, found: Placement | Reason, at_s: float) -> None:
         """Leave the reason with the job. What stops everybody comes before what stops this one."""
@@ -291,11 +297,21 @@ class Machine:
         advice = self.state.advice.pop(key, None)
         return [Withdraw(advice.token, advice.task)] if advice else []
 
-    def _field(self, nodes: Mapping[str, NodeSight], at_s: float) -> Field:
+    def _planner(self, nodes: Mapping[str, NodeSight], at_s: float) -> Planner:
+        state = self.state
+        stuck = frozenset(
+            key
+            for key, advice in state.advice.items()
+            if advice.reason is Reason.ADVISED and self._is_half_over(advice, at_s)
+        )
+        field = Field(nodes, self._uses(at_s), state.topology, self._shut)
+        return Planner(state.requests, state.advice, stuck, field)
+
+    def _uses(self, at_s: float) -> dict[str, tuple[GpuUse, ...]]:
+        """What nodes reported, but for what is too old to be true."""
         oldest_s = at_s - self.state.rules.report_s
         reports = self.state.reports.items()
-        uses = {name: one.gpus for name, one in reports if one.at_s >= oldest_s}
-        return Field(nodes, uses, self.state.topology)
+        return {name: one.gpus for name, one in reports if one.at_s >= oldest_s}
 
 
 def _told(sight: JobSight) -> str:

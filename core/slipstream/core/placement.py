@@ -9,20 +9,25 @@ near.
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from slipstream.core.classes import Per, Role
 from slipstream.core.reasons import Reason
+from slipstream.core.seats import free_seats
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from slipstream.core.seats import Shut
     from slipstream.core.sights import GpuUse, JobSight, NodeSight, Request
     from slipstream.core.topology import Topology
 
 _USE_BUCKET_PCT: Final = 10
 """Use within one bucket counts as equal: it is noise, and advice should not follow noise."""
+_MOST_NAMED: Final = 64
+"""Nodes a guest is told to wait for: they must fit into one record of the advice board."""
 _MOST_COMPARISONS: Final = 2_000
 """Beyond that fewer starting points are tried: an answer in time beats the last bit of nearness."""
 
@@ -65,11 +70,15 @@ class Placement:
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """Where a placement is chosen: nodes with what is used, their GPUs, their distances."""
+    """Where a placement is chosen: nodes with what is used, their GPUs, their distances.
+
+    `shut` has the nodes with GPUs that take no guests.
+    """
 
     nodes: Mapping[str, NodeSight]
     uses: Mapping[str, tuple[GpuUse, ...]]
     topology: Topology
+    shut: Mapping[str, Shut] = dataclasses.field(default_factory=dict)
 
 
 def need_of(request: Request, sight: JobSight | None = None) -> Need | None:
@@ -104,11 +113,29 @@ def place(need: Need, field: Field, keep: Sequence[str] = ()) -> Placement | Rea
     free = [node for node in big_enough if _free_seats(node, need.role) >= shape.seats_per_node]
     if len(free) < len(shape.nodes):
         return Reason.NO_FREE_GPU if need.role is Role.OWNER else Reason.NO_FREE_SLOT
+    free = [node for node in free if _takes(node, need, shape, field)]
+    if len(free) < len(shape.nodes):
+        return Reason.NO_GUEST_SEAT
     fitting = {node.name: node for node in free if _rest_is_free(node, need, shape)}
     if len(fitting) < len(shape.nodes):
         return Reason.NO_FREE_CPU_OR_MEMORY
     scores = {name: _score(node, need, shape, field) for name, node in fitting.items()}
     return replace(shape, nodes=_best(scores, len(shape.nodes), field.topology))
+
+
+def with_seats(need: Need, field: Field) -> Placement:
+    """The nodes where only CPUs or memory are missing, if they are: Slurm counts those better."""
+    allowed = [node for node in field.nodes.values() if _may_use(node, need)]
+    shape = _shape(need, allowed)
+    good = [
+        node.name
+        for node in allowed
+        if _could_hold(node, need, shape)
+        and _free_seats(node, need.role) >= shape.seats_per_node
+        and _takes(node, need, shape, field)
+    ]
+    enough = len(good) >= len(shape.nodes)
+    return replace(shape, nodes=tuple(sorted(good)[:_MOST_NAMED]) if enough else ())
 
 
 def _kept(need: Need, field: Field, keep: Sequence[str]) -> Placement | None:
@@ -122,6 +149,7 @@ def _kept(need: Need, field: Field, keep: Sequence[str]) -> Placement | None:
     shape = _shape(need, ())
     for node in nodes:
         enough = _free_seats(node, need.role) >= shape.seats_per_node
+        enough = enough and _takes(node, need, shape, field)
         if not (enough and _may_use(node, need) and _rest_is_free(node, need, shape)):
             return None
     return replace(shape, nodes=tuple(keep))
@@ -142,9 +170,9 @@ def _after(node: NodeSight, placed: Placement, role: Role) -> NodeSight:
     )
 
 
-def felt(uses: Sequence[GpuUse]) -> tuple[int, ...]:
-    """What placements see of GPUs' use: two reports that are felt alike decide alike."""
-    return tuple(int(gpu.use_pct // _USE_BUCKET_PCT) for gpu in uses)
+def felt(uses: Sequence[GpuUse]) -> tuple[tuple[int, bool, int], ...]:
+    """What placements see of GPUs: two reports that are felt alike decide alike."""
+    return tuple((_bucket(gpu), gpu.takes_guests, len(gpu.guest_jobs)) for gpu in uses)
 
 
 def _may_use(node: NodeSight, need: Need) -> bool:
@@ -182,6 +210,12 @@ def _rest_is_free(node: NodeSight, need: Need, shape: Placement) -> bool:
     )
 
 
+def _takes(node: NodeSight, need: Need, shape: Placement, field: Field) -> bool:
+    """Whether a guest finds its seats on GPUs that take guests; an owner has no such wish."""
+    seats = shape.seats_per_node
+    return need.role is Role.OWNER or free_seats(node, field.shut.get(node.name), seats) >= seats
+
+
 def _seats(node: NodeSight, role: Role) -> int:
     return node.gpus if role is Role.OWNER else node.slots
 
@@ -206,11 +240,15 @@ def _score(node: NodeSight, need: Need, shape: Placement, field: Field) -> Score
 
 def _use_of_quietest(node: NodeSight, uses: Sequence[GpuUse], count: int) -> int:
     """The mean use of the least used GPUs; an owned GPU nobody measures counts as busy."""
-    measured = felt(uses)
+    measured = tuple(map(_bucket, uses))
     if not measured:
         measured = (0,) * (node.gpus - node.gpus_used) + (_BUSY,) * node.gpus_used
     quietest = sorted(measured)[: max(1, count)]
     return sum(quietest) // len(quietest) if quietest else _BUSY
+
+
+def _bucket(gpu: GpuUse) -> int:
+    return int(gpu.use_pct // _USE_BUCKET_PCT)
 
 
 def _best(scores: Mapping[str, Score], count: int, topology: Topology) -> tuple[str, ...]:

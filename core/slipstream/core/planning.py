@@ -7,29 +7,56 @@ submitted before the next round.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from slipstream.core.placement import Field, Need, Placement, need_of, place, taken
+from slipstream.core.advice import advice_key
+from slipstream.core.classes import Role
+from slipstream.core.placement import Need, Placement, need_of, place, taken, with_seats
 from slipstream.core.reasons import Reason, from_slurm
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from slipstream.core.advice import Advice
+    from slipstream.core.placement import Field
     from slipstream.core.records import JobRecord
     from slipstream.core.sights import NodeSight, Request
 
 MOST_PLANNED: Final = 256
 """Jobs a round looks at: Slurm will not start more at once, and the machine must stay quick."""
+MOST_SENT_ELSEWHERE: Final = 16
+"""Guests that are given other nodes in one round: each costs a look at the whole cluster."""
+_KEPT_WAITING: Final = frozenset(
+    {
+        Reason.NO_FREE_SLOT,
+        Reason.NO_GUEST_SEAT,
+        Reason.NO_FREE_CPU_OR_MEMORY,
+        Reason.BEHIND_OTHERS,
+    }
+)
+"""What passes: a guest waits for it, for Slurm alone would seat it where it has to stand still."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What a round found for one job."""
+    """What a round found for one job, and where it is to wait if that was nothing."""
 
     record: JobRecord
     found: Placement | Reason
+    waits: Placement | None = None
+
+    @property
+    def nodes(self) -> Placement | None:
+        """What it is advised; None: nothing."""
+        return self.found if isinstance(self.found, Placement) else self.waits
+
+    @property
+    def advice_key(self) -> str | None:
+        """What its advice is known by: what all waiting tasks of an array are told is told once."""
+        if isinstance(self.found, Placement):
+            return self.record.advice_key
+        return advice_key(self.record.token, None) if self.waits else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,50 +67,92 @@ class Round:
     left: Mapping[str, NodeSight]
 
 
-def plan(
-    waiting: Iterable[JobRecord],
-    requests: Mapping[str, Request],
-    advice: Mapping[str, Advice],
-    field: Field,
-) -> Round:
-    """Plan for all waiting jobs that carry our marker."""
-    left = dict(field.nodes)
-    now = Field(left, field.uses, field.topology)
-    verdicts: list[Verdict] = []
-    refused: dict[Need, Reason] = {}
-    placed = 0
-    for record in sorted(waiting, key=_order):
-        found = _found(record, requests[record.token], advice, now, placed, refused)
-        verdicts.append(Verdict(record, found))
+class Planner:
+    """One round under way.
+
+    Args:
+        requests: what was asked for, by token.
+        advice: what was said before; nodes are kept while they do.
+        stuck: keys of advice that Slurm has had time to follow and has not.
+        field: the nodes as they are.
+    """
+
+    def __init__(
+        self,
+        requests: Mapping[str, Request],
+        advice: Mapping[str, Advice],
+        stuck: frozenset[str],
+        field: Field,
+    ) -> None:
+        self._requests = requests
+        self._advice = advice
+        self._stuck = stuck
+        self._left = dict(field.nodes)
+        self._field = replace(field, nodes=self._left)
+        self._placed = 0
+        self._sent_elsewhere = 0
+        self._refused: dict[Need, Reason] = {}
+        self._rooms: dict[Need, Placement] = {}
+
+    def plan(self, waiting: Iterable[JobRecord]) -> Round:
+        """Plan for all waiting jobs that carry our marker."""
+        verdicts = [self.verdict(record) for record in sorted(waiting, key=_order)]
+        return Round(tuple(verdicts), self._left)
+
+    def verdict(self, record: JobRecord) -> Verdict:
+        """The next job's turn."""
+        request = self._requests[record.token]
+        need = need_of(request, record.sight)
+        found = self._found(record, need)
         if isinstance(found, Placement):
-            placed += 1
-            left.update(taken(left, found, requests[record.token].role))
-    return Round(tuple(verdicts), left)
+            self._placed += 1
+            self._left.update(taken(self._left, found, request.role))
+            return Verdict(record, found)
+        if need is None or need.role is Role.OWNER or found not in _KEPT_WAITING:
+            return Verdict(record, found)
+        return Verdict(record, found, self._room(need, found))
 
+    def _found(self, record: JobRecord, need: Need | None) -> Placement | Reason:
+        if record.sight and (forbidden := from_slurm(record.sight.slurm_reason)):
+            return forbidden
+        if self._placed >= MOST_PLANNED:
+            return Reason.BEHIND_OTHERS
+        if need is None:
+            return Reason.SHAPE_NOT_HANDLED
+        # Within a round room only shrinks: what was refused once is refused again, without a look.
+        if need in self._refused:
+            return self._refused[need]
+        found = self._elsewhere(record, need) or place(need, self._field, self._before(record))
+        if not isinstance(found, Placement):
+            self._refused[need] = found
+        return found
 
-def _found(
-    record: JobRecord,
-    request: Request,
-    advice: Mapping[str, Advice],
-    field: Field,
-    placed: int,
-    refused: dict[Need, Reason],
-) -> Placement | Reason:
-    if record.sight and (forbidden := from_slurm(record.sight.slurm_reason)):
-        return forbidden
-    if placed >= MOST_PLANNED:
-        return Reason.BEHIND_OTHERS
-    need = need_of(request, record.sight)
-    if need is None:
-        return Reason.SHAPE_NOT_HANDLED
-    # Within a round room only shrinks: what was refused once is refused again, without a look.
-    if need in refused:
-        return refused[need]
-    before = advice.get(record.advice_key)
-    found = place(need, field, before.nodes if before else ())
-    if not isinstance(found, Placement):
-        refused[need] = found
-    return found
+    def _before(self, record: JobRecord) -> tuple[str, ...]:
+        before = self._advice.get(record.advice_key)
+        return before.nodes if before else ()
+
+    def _elsewhere(self, record: JobRecord, need: Need) -> Placement | None:
+        """Other seats for a guest that Slurm does not start where it was required to.
+
+        Slurm may keep a whole node for a larger job that waits; we cannot see that, and a guest
+        must not wait for it while there are seats on other nodes.
+        """
+        if need.role is Role.OWNER or record.sight is None or record.advice_key not in self._stuck:
+            return None
+        if self._sent_elsewhere >= MOST_SENT_ELSEWHERE:
+            return None
+        self._sent_elsewhere += 1
+        avoided = (*need.excluded_nodes, *self._before(record))
+        found = place(replace(need, excluded_nodes=avoided), self._field)
+        return found if isinstance(found, Placement) else None
+
+    def _room(self, need: Need, why: Reason) -> Placement:
+        """Where a guest waits: nowhere, so that Slurm keeps no node for it, or where seats are."""
+        if why is not Reason.NO_FREE_CPU_OR_MEMORY:
+            return Placement((), need.seats, need.tasks, need.tasks * need.cpus_per_task)
+        if need not in self._rooms:
+            self._rooms[need] = with_seats(need, self._field)
+        return self._rooms[need]
 
 
 def _order(record: JobRecord) -> tuple[int, float, str]:

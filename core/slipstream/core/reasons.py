@@ -20,6 +20,7 @@ class Reason(StrEnum):
     NOT_SEEN_YET = "not_seen_yet"
     NO_FREE_GPU = "no_free_gpu"
     NO_FREE_SLOT = "no_free_slot"
+    NO_GUEST_SEAT = "no_guest_seat"
     NO_FREE_CPU_OR_MEMORY = "no_free_cpu_or_memory"
     NO_NODE_FITS = "no_node_fits"
     BEHIND_OTHERS = "behind_others"
@@ -49,6 +50,7 @@ SENTENCE: Final[Mapping[Reason, str]] = {
     Reason.NOT_SEEN_YET: "It was announced at submission and is not in Slurm's queue yet.",
     Reason.NO_FREE_GPU: "Not enough nodes have as many free GPUs as it needs.",
     Reason.NO_FREE_SLOT: "Not enough nodes have as many free guest slots as it needs.",
+    Reason.NO_GUEST_SEAT: "No GPU that is free or whose owner takes guests has a seat for it.",
     Reason.NO_FREE_CPU_OR_MEMORY: "GPUs or slots are free, but the CPUs or memory beside them not.",
     Reason.NO_NODE_FITS: "The nodes it may use could not hold it even if they were empty.",
     Reason.BEHIND_OTHERS: "Jobs of higher priority are planned first and there are many.",

@@ -11,6 +11,7 @@ from enum import StrEnum
 
 # At run time too: the journal reads these classes back by their annotations.
 from slipstream.core.classes import JobClass, Per, Role  # noqa: TC001
+from slipstream.core.estimate import Estimate  # noqa: TC001
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +31,8 @@ class Request:
     role: Role
     gpus: Gpus
     weight: int = 1
+    shares: bool = True
+    """False: its user wants no guest on its GPUs."""
     nodes_min: int = 1
     tasks: int = 1
     cpus_per_task: int = 1
@@ -37,6 +40,8 @@ class Request:
     partition: str = ""
     uid: int = 0
     name: str = ""
+    estimate: Estimate | None = None
+    """What it is thought to need; a marker does not tell."""
 
 
 class Standing(StrEnum):
@@ -107,6 +112,7 @@ class GpuUse:
     memory_mib: int = 0
     owner_job: str | None = None
     guest_jobs: tuple[str, ...] = ()
+    takes_guests: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,3 +123,10 @@ class Training:
     phase: str = ""
     minibatch: int | None = None
     minibatch_ms: float | None = None
+    import_s: float | None = None
+    """How long the import of torch took."""
+    launch_s: float | None = None
+    """From the start of its process to the end of its first mini-batch."""
+    train_s: float | None = None
+    """From then to its latest, less what it waited and saved."""
+    save_s: float | None = None

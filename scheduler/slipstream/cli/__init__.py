@@ -7,7 +7,9 @@ from importlib.metadata import version
 
 import click
 
+from slipstream.cli.estimate import estimate
 from slipstream.cli.gpus import gpus
+from slipstream.cli.history import history
 from slipstream.cli.jobs import jobs
 from slipstream.cli.mode import mode
 from slipstream.cli.replay import replay
@@ -31,8 +33,9 @@ def main() -> None:
     On a cluster that has it:
       slipstream jobs                          owners, guests, and why jobs wait
       slipstream why JOBID                     one job's reason and story
+      slipstream estimate train.sh             what a job would be thought to need
     """
 
 
-for command in (gpus, jobs, mode, replay, sandbox, scheduler, why):
+for command in (estimate, gpus, history, jobs, mode, replay, sandbox, scheduler, why):
     main.add_command(command)

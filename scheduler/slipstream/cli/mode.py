@@ -17,6 +17,10 @@ _SAYS: Final = {
     Mode.ADVISE: "jobs are placed",
     Mode.ENFORCE: "jobs are placed, and GPUs shared",
 }
+_BY: Final = {
+    "board": "by the advice board, which the select wrapper in slurmctld follows",
+    "hold": "by soft hold: guests only, through their start times and node lists",
+}
 _DEFAULT_SWITCH: Final = "/etc/slipstream/disable"
 
 
@@ -74,4 +78,5 @@ def _throw(path: Path, *, thrown: bool) -> None:
 def _sentence(answer: dict[str, Any]) -> str:
     if answer["switched_off"]:
         return f"{answer['mode']}, but switched off: Slurm decides alone"
-    return f"{answer['mode']}: {_SAYS[Mode(answer['mode'])]}"
+    by = f" {_BY[answer['carrier']]}" if answer["advising"] else ""
+    return f"{answer['mode']}: {_SAYS[Mode(answer['mode'])]}{by}"

@@ -37,23 +37,39 @@ def _lines(why: dict[str, Any]) -> list[str]:
     what = f", {why['class']} {why['role']}" if why["class"] else ""
     lines = [
         f"job {why['job'] or 'not numbered yet'}{name}: {why['phase']}{what}",
-        f"  {why['sentence']} [{why['reason']}]",
+        f"  {_sentence(why)} [{why['reason']}]",
     ]
+    if why["stands_for"]:
+        lines.append(f"  waits for {why['stands_for']}")
     if why["slurm_says"]:
         lines.append(f"  Slurm says: {why['slurm_says']}")
     if why["slurm_text"]:
         lines.append(f"  Slurm adds: {why['slurm_text']}")
+    if why["estimate"]:
+        lines.append(f"  estimate: {why['estimate']['text']}")
     if why["nodes"]:
         lines.append(f"  nodes: {', '.join(why['nodes'])}")
     if (told := why["training"]) and told["minibatch"]:
         pace = f", {told['minibatch_ms']:.0f} ms each" if told["minibatch_ms"] else ""
         lines.append(f"  {told['phase']}: mini-batch {told['minibatch']}{pace}")
+    if told and told["launch_s"] is not None:
+        lines.append(
+            f"  launched in {told['launch_s']:.1f} s, trained for {told['train_s'] or 0:.1f} s, "
+            f"saved for {told['save_s'] or 0:.1f} s"
+        )
     if why["advice"]:
-        lines.append(f"  advised: {', '.join(why['advice']['nodes'])}, {why['advice']['strength']}")
+        where = ", ".join(why["advice"]["nodes"]) or "nowhere for now"
+        lines.append(f"  advised: {where}, {why['advice']['strength']}")
     if why["story"]:
         lines.append("  what happened:")
         lines += [f"    {_clock(line['at_s'])}  {line['text']}" for line in why["story"]]
     return lines
+
+
+def _sentence(why: dict[str, Any]) -> str:
+    if not why["because"]:
+        return str(why["sentence"])
+    return f"{why['sentence'].rstrip('.')} ({'; '.join(why['because'])})."
 
 
 def _clock(at_s: float) -> str:

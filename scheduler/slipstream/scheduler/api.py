@@ -43,12 +43,14 @@ class Api:
         behind: how many events are not on disk yet.
         trusted: uids that may change something.
         told: called with each report of a node.
+        carrier: what carries advice out now.
     """
 
     engine: Engine
     behind: Callable[[], int]
     trusted: frozenset[int]
     told: Callable[[NodeReported], None]
+    carrier: Callable[[], str]
 
     def application(self) -> Starlette:
         """All routes."""
@@ -132,7 +134,7 @@ class Api:
         return Response(metrics.exposition(self.engine, self.behind), media_type=_METRICS_TYPE)
 
     def _answer(self, **more: object) -> Response:
-        return JSONResponse({"v": 1, **views.mode(self._state), **more})
+        return JSONResponse({"v": 1, **views.mode(self._state), "carrier": self.carrier(), **more})
 
     def _may_change(self, request: Request) -> bool:
         client = request.client

@@ -33,7 +33,7 @@ class BoardSink:
         """Say it, in place of what was said of this job before."""
         try:
             self._board.expire()
-            self._board.put(self._for_board(advice))
+            self._board.put(for_slurm(advice))
         except (OSError, ValueError) as error:
             raise SinkError(str(error)) from error
 
@@ -47,17 +47,18 @@ class BoardSink:
     def replace(self, advice: Sequence[Advice]) -> None:
         """A new board with exactly this."""
         try:
-            self._board.rewrite([self._for_board(one) for one in advice])
+            self._board.rewrite([for_slurm(one) for one in advice])
         except (OSError, ValueError) as error:
             raise SinkError(str(error)) from error
 
-    def _for_board(self, advice: Advice) -> board_advice.Advice:
-        """The date it ends at becomes a time since boot, which no change of the date can move."""
-        left_s = advice.until_s - time.time()
-        return board_advice.Advice(
-            token=advice.token,
-            nodes=advice.nodes,
-            binding=board_advice.Binding(str(advice.strength)),
-            until_boot_s=int(board_advice.boot_s() + left_s),
-            task_id=advice.task,
-        )
+
+def for_slurm(advice: Advice) -> board_advice.Advice:
+    """The date it ends at becomes a time since boot, which no change of the date can move."""
+    left_s = advice.until_s - time.time()
+    return board_advice.Advice(
+        token=advice.token,
+        nodes=advice.nodes,
+        binding=board_advice.Binding(str(advice.strength)),
+        until_boot_s=int(board_advice.boot_s() + left_s),
+        task_id=advice.task,
+    )

@@ -24,16 +24,19 @@ from slipstream.core.events import RulesChanged
 from slipstream.core.machine import Machine
 from slipstream.scheduler import peers
 from slipstream.scheduler.api import Api
-from slipstream.scheduler.board_sink import BoardSink
+from slipstream.scheduler.board_sink import FILE_NAME, BoardSink
+from slipstream.scheduler.carriers import Carrier, Carriers, Choice
 from slipstream.scheduler.enactor import Enactor
 from slipstream.scheduler.engine import Engine
 from slipstream.scheduler.event_socket import EventSocket
+from slipstream.scheduler.hold_sink import HoldSink
 from slipstream.scheduler.journal import Entry, Journal
 from slipstream.scheduler.journal_codec import JournalError
 from slipstream.scheduler.sink import SinkError
 from slipstream.scheduler.submit_socket import SubmitSocket
 from slipstream.scheduler.watcher import Watcher
 from slipstream.slurm_plugin import CliSlurm, Poller
+from slipstream.slurm_plugin.wrapper_sign import WrapperSign
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -59,7 +62,7 @@ class StartError(Exception):
     """The daemon cannot start; says why."""
 
 
-def run(settings: Settings, sink: AdviceSink | None = None, slurm: Slurm | None = None) -> int:
+def run(settings: Settings) -> int:
     """Run until SIGTERM or SIGINT; returns the exit code."""
     logging.basicConfig(
         stream=sys.stderr,
@@ -69,8 +72,7 @@ def run(settings: Settings, sink: AdviceSink | None = None, slurm: Slurm | None 
     sys.setswitchinterval(_TURN_OF_A_THREAD_S)
     try:
         with _alone(settings.run_dir):
-            chosen = sink or BoardSink(settings.run_dir)
-            return asyncio.run(Daemon(settings, chosen, slurm or CliSlurm()).serve())
+            return asyncio.run(Daemon(settings, CliSlurm()).serve())
     except (StartError, JournalError, SinkError, OSError, sqlite3.Error) as error:
         _LOG.critical("cannot run: %s", error)
         return 1
@@ -99,21 +101,30 @@ class _Ending:
 class Daemon:
     """All parts, tied together."""
 
-    def __init__(self, settings: Settings, sink: AdviceSink, slurm: Slurm) -> None:
+    def __init__(self, settings: Settings, slurm: Slurm) -> None:
         settings.state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._settings = settings
         self._journal = Journal(settings.state_dir / JOURNAL)
         self._trusted = peers.trusted_uids(settings.slurm_user)
         machine = replayed(self._journal)
         _take_rules(self._journal, machine, settings.rules())
-        self._enactor = Enactor(self._journal, sink, self._tell, self._journal_failed)
+        self._poller = Poller(slurm, settings.pace())
+        board = settings.run_dir / FILE_NAME
+        sign = WrapperSign(board, peers.uid_named(settings.slurm_user))
+        self._choice = Choice(settings.carrier, sign.is_given)
+        self._hold = HoldSink(slurm, self._poller, settings.lease_s, self._holds)
+        sinks: list[AdviceSink] = [self._hold]
+        if settings.carrier is Carrier.HOLD:
+            board.unlink(missing_ok=True)  # a wrapper must not follow what nobody says any more
+        else:
+            sinks.append(BoardSink(settings.run_dir))
+        self._enactor = Enactor(self._journal, Carriers(*sinks), self._tell, self._journal_failed)
         self._engine = Engine(
             machine,
             self._enactor.put,
             settings.disable_file,
             settings.events_between_checkpoints,
         )
-        self._poller = Poller(slurm, settings.pace())
         self._watcher = Watcher(slurm, self._poller, self._deliver)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._ending: _Ending | None = None
@@ -130,19 +141,23 @@ class Daemon:
         live = [one for one in state.advice.values() if one.until_s > now_s]
         self._enactor.start(live if state.advising else ())
         self._poller.start()
+        self._hold.start()
         try:
             await self._serve_sockets()
         finally:
             self._enactor.stop()
+            self._hold.stop()
             self._journal.close()
         return self._ending.code
 
     async def _serve_sockets(self) -> None:
         run_dir, ending = self._settings.run_dir, self._ending
         assert ending is not None  # noqa: S101 (serve has set it)
-        submit = SubmitSocket(self._engine, self._trusted)
+        submit = SubmitSocket(self._engine, self._trusted, self._holds)
         reports = EventSocket(self._engine.counters, self._trusted, self._reported)
-        app = Api(self._engine, self._enactor.behind, self._trusted, self._reported).application()
+        app = Api(
+            self._engine, self._enactor.behind, self._trusted, self._reported, self._choice.in_use
+        ).application()
         listeners = [peers.listen(run_dir / "api.sock", _EVERYBODY)]
         if self._settings.api_port:
             listeners.append(_loopback(self._settings.api_port))
@@ -171,6 +186,10 @@ class Daemon:
                 self._engine.counters.machine_errors += 1
             if self._engine.expecting():
                 self._poller.nudge()
+
+    def _holds(self) -> bool:
+        """Whether jobs are kept to their advice by soft hold."""
+        return self._choice.in_use() is Carrier.HOLD
 
     def _reported(self, report: NodeReported) -> None:
         """A coordinator told us. If jobs came, went or changed, Slurm will show the same soon."""

@@ -21,6 +21,7 @@ from slipstream.core.events import (
     TimerFired,
 )
 from slipstream.core.records import Phase
+from slipstream.estimator import Estimator
 from slipstream.scheduler.journal import Entry
 
 if TYPE_CHECKING:
@@ -74,6 +75,7 @@ class Engine:
     ) -> None:
         self.machine = machine
         self.counters = Counters()
+        self.estimator = Estimator()
         self._put = put
         self._disable_file = disable_file
         self._events_between_checkpoints = events_between_checkpoints

@@ -6,18 +6,24 @@ Lua cannot tell an empty list from an empty table: what we do not use is not loo
 
 from __future__ import annotations
 
-from typing import Final, TypeVar
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
 
 from slipstream.core.classes import JobClass, Per, Role  # noqa: TC001 (msgspec reads them)
 from slipstream.core.events import NodeReported
 from slipstream.core.sights import Gpus, GpuUse, Request, Training
+from slipstream.estimator import Clues
 from slipstream.scheduler.marker import TOKEN
+
+if TYPE_CHECKING:
+    from slipstream.estimator import Estimator
 
 MOST_LINE_BYTES: Final = 64 * 1024
 _MOST_GPUS: Final = 1_000_000
 _Told = TypeVar("_Told")
+_Value = TypeVar("_Value", str, int)
 
 
 class MessageError(ValueError):
@@ -43,6 +49,13 @@ class _Submission(msgspec.Struct):
     partition: str | None = None
     name: str | None = None
     weight: int | None = None
+    account: str | None = None
+    time_limit_s: float | None = None
+    script: str | None = None
+    argv: Any = None
+    hints: Any = None
+    roles: Any = None
+    share: bool | None = None
 
 
 class _Gpu(msgspec.Struct):
@@ -53,6 +66,7 @@ class _Gpu(msgspec.Struct):
     memory_mib: int = 0
     owner_job: str | int | None = None
     guest_jobs: list[str | int] = []
+    takes_guests: bool = True
 
 
 class _Training(msgspec.Struct):
@@ -60,6 +74,10 @@ class _Training(msgspec.Struct):
     phase: str = ""
     minibatch: int | None = None
     minibatch_ms: float | None = None
+    import_s: float | None = None
+    launch_s: float | None = None
+    train_s: float | None = None
+    save_s: float | None = None
 
 
 class _Report(msgspec.Struct):
@@ -75,19 +93,20 @@ _REPORT: Final = msgspec.json.Decoder(_Report, strict=False)
 _ANSWER: Final = msgspec.json.Encoder()
 
 
-def read_submission(line: bytes) -> Request:
-    """One request of job_submit."""
+def read_submission(line: bytes, estimator: Estimator) -> Request:
+    """One request of job_submit, with what the job is thought to need."""
     told = _decoded(_SUBMISSION, line)
     if not TOKEN.fullmatch(told.token):
         raise MessageError(f"token {told.token!r} is not 16 hex digits")
     if not 0 <= told.gpus.count <= _MOST_GPUS:
         raise MessageError(f"gpus.count is {told.gpus.count}, it must be 0 to {_MOST_GPUS}")
-    return Request(
+    request = Request(
         token=told.token,
         job_class=told.job_class,
         role=told.role,
         gpus=Gpus(told.gpus.per, told.gpus.count),
         weight=told.weight or 1,
+        shares=told.share is not False,
         nodes_min=max(1, (told.nodes[0] if told.nodes else None) or 1),
         tasks=max(1, told.tasks or 1),
         cpus_per_task=max(1, told.cpus_per_task or 1),
@@ -96,11 +115,34 @@ def read_submission(line: bytes) -> Request:
         uid=told.uid,
         name=told.name or "",
     )
+    clues = Clues(
+        request=request,
+        script=told.script or "",
+        arguments=_arguments(told),
+        hints=_pairs(told.hints, str),
+        roles=_pairs(told.roles, int),
+        account=told.account or "",
+        time_limit_s=told.time_limit_s,
+    )
+    return replace(request, estimate=estimator.of(clues))
 
 
-def answer(message: str = "") -> bytes:
-    """Our line to job_submit."""
-    return _ANSWER.encode({"v": 1, "message": message} if message else {"v": 1}) + b"\n"
+def _arguments(told: _Submission) -> tuple[str, ...]:
+    """What follows the script's name; without a script the command itself."""
+    words = tuple(map(str, told.argv)) if isinstance(told.argv, list) else ()
+    return words[1:] if told.script else words
+
+
+def _pairs(told: object, kind: type[_Value]) -> dict[str, _Value]:
+    """Lua's table of such values by name, which may also be an empty list."""
+    pairs = told.items() if isinstance(told, dict) else ()
+    return {name: value for name, value in pairs if isinstance(value, kind)}
+
+
+def answer(message: str = "", hold_s: int = 0) -> bytes:
+    """Our line to job_submit: a sentence for the user, and for how long the job may not start."""
+    told = {"message": message, "hold_s": hold_s}
+    return _ANSWER.encode({"v": 1, **{key: one for key, one in told.items() if one}}) + b"\n"
 
 
 def read_report(line: bytes) -> NodeReported:
@@ -115,6 +157,7 @@ def read_report(line: bytes) -> NodeReported:
             memory_mib=gpu.memory_mib,
             owner_job=None if gpu.owner_job is None else str(gpu.owner_job),
             guest_jobs=tuple(map(str, gpu.guest_jobs)),
+            takes_guests=gpu.takes_guests,
         )
         for gpu in told.gpus
     )
@@ -124,6 +167,10 @@ def read_report(line: bytes) -> NodeReported:
             phase=job.phase,
             minibatch=job.minibatch,
             minibatch_ms=job.minibatch_ms,
+            import_s=job.import_s,
+            launch_s=job.launch_s,
+            train_s=job.train_s,
+            save_s=job.save_s,
         )
         for job in told.jobs
     )

@@ -55,6 +55,8 @@ class _Now(Collector):
         yield _counter("bad_reports", "Node reports not understood.", counters.bad_reports)
         yield _counter("strangers", "Peers that were not allowed.", counters.strangers)
         yield _counter("refused", "Commands that could not be carried out.", counters.refused)
+        failures = self._engine.estimator.failures
+        yield _counter("estimator_failures", "Submissions it failed over.", failures)
         yield _counter("answer_seconds", "Time spent answering.", counters.answer_s_sum)
         yield _gauge("answer_seconds_max", "The slowest answer.", counters.answer_s_max)
         yield _gauge("journal_behind", "Events not on disk yet.", self._behind())

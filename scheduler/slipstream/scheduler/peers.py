@@ -30,10 +30,15 @@ def uid_of(peer: socket.socket) -> int:
 
 def trusted_uids(slurm_user: str) -> frozenset[int]:
     """Root, ourselves, and the user slurmctld runs as, if this machine has it."""
-    uids = {0, os.geteuid()}
+    uids = {0, os.geteuid(), uid_named(slurm_user)}
+    return frozenset(uid for uid in uids if uid is not None)
+
+
+def uid_named(user: str) -> int | None:
+    """A user's number; None if this machine does not know the name."""
     with contextlib.suppress(KeyError):
-        uids.add(pwd.getpwnam(slurm_user).pw_uid)
-    return frozenset(uids)
+        return pwd.getpwnam(user).pw_uid
+    return None
 
 
 def listen(path: Path, mode: int) -> socket.socket:

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import tomllib
 from dataclasses import dataclass, fields
+from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from slipstream.core.classes import Mode
 from slipstream.core.rules import Rules
+from slipstream.scheduler.carriers import Carrier
 from slipstream.slurm_plugin import Pace
 
 if TYPE_CHECKING:
@@ -42,6 +44,8 @@ class Settings:
     state_dir: Path = Path("/var/lib/slipstream")
     disable_file: Path = Path("/etc/slipstream/disable")
     mode: Mode = Mode.OBSERVE
+    carrier: Carrier = Carrier.AUTO
+    """What carries advice out: the board, soft hold, or whichever can."""
     slurm_user: str = "slurm"
     """Who may submit requests and change the mode, besides root."""
     api_port: int = 0
@@ -89,16 +93,25 @@ _LEVELS: Final = ("debug", "info", "warning", "error")
 _LAST_PORT: Final = 65_535
 
 
-def _mode(value: str) -> Mode:
-    try:
-        return Mode(value)
-    except ValueError:
-        raise SettingsError(f"mode is {value!r}, known: {[str(mode) for mode in Mode]}") from None
+_Word = TypeVar("_Word", bound=StrEnum)
+
+
+def _one_of(kind: type[_Word]) -> Callable[[str], _Word]:
+    def read(value: str) -> _Word:
+        try:
+            return kind(value)
+        except ValueError:
+            known = [str(one) for one in kind]
+            name = kind.__name__.lower()
+            raise SettingsError(f"{name} is {value!r}, known: {known}") from None
+
+    return read
 
 
 _READ: Final[Mapping[str, Callable[[Any], Any]]] = {
     "Path": Path,
-    "Mode": _mode,
+    "Mode": _one_of(Mode),
+    "Carrier": _one_of(Carrier),
     "str": str,
     "int": int,
     "float": float,

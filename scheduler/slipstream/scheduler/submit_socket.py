@@ -12,7 +12,8 @@ import logging
 import time
 from typing import TYPE_CHECKING, Final
 
-from slipstream.core.commands import Admit
+from slipstream.core.classes import Strength
+from slipstream.core.commands import Admit, Advise
 from slipstream.core.events import JobSubmitted
 from slipstream.scheduler import peers
 from slipstream.scheduler.messages import MOST_LINE_BYTES, MessageError, answer, read_submission
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from slipstream.scheduler.engine import Engine
 
 _LOG = logging.getLogger(__name__)
+_FIRST_HOLD_S: Final = 10
+"""Until soft hold has seen a job that must not start anywhere; afterwards it is Slurm's again."""
 _PATIENCE_S: Final = 1.0
 """Lua gives up after 20 ms; who is slower than this is not Lua."""
 
@@ -34,11 +37,13 @@ class SubmitSocket:
     Args:
         engine: decides.
         trusted: uids that may ask.
+        holds: whether jobs are kept to their advice by soft hold.
     """
 
-    def __init__(self, engine: Engine, trusted: frozenset[int]) -> None:
+    def __init__(self, engine: Engine, trusted: frozenset[int], holds: Callable[[], bool]) -> None:
         self._engine = engine
         self._trusted = trusted
+        self._holds = holds
 
     def serve(self, listener: socket.socket) -> Callable[[], None]:
         """Serve from the running loop; returns what ends that."""
@@ -66,7 +71,7 @@ class SubmitSocket:
             peer.close()
             return
         peer.setblocking(False)
-        asker = _Asker(peer, self._engine)
+        asker = _Asker(peer, self._engine, self._holds)
         if not asker.hear():  # Lua has connected, and not yet written
             asker.wait()
 
@@ -74,9 +79,10 @@ class SubmitSocket:
 class _Asker:
     """One connection: one line, one answer."""
 
-    def __init__(self, peer: socket.socket, engine: Engine) -> None:
+    def __init__(self, peer: socket.socket, engine: Engine, holds: Callable[[], bool]) -> None:
         self._peer = peer
         self._engine = engine
+        self._holds = holds
         self._heard = b""
         self._deadline: asyncio.TimerHandle | None = None
 
@@ -116,13 +122,17 @@ class _Asker:
 
     def _said(self, line: bytes) -> bytes:
         try:
-            request = read_submission(line)
+            request = read_submission(line, self._engine.estimator)
         except MessageError as error:
             self._engine.counters.bad_submissions += 1
             _LOG.warning("a submission was not understood: %s", error)
             return answer()
         commands = self._engine.submit(JobSubmitted(time.time(), request))
-        return answer(next((one.message for one in commands if isinstance(one, Admit)), ""))
+        message = next((one.message for one in commands if isinstance(one, Admit)), "")
+        bound = any(
+            isinstance(one, Advise) and one.advice.strength is Strength.REQUIRE for one in commands
+        )
+        return answer(message, _FIRST_HOLD_S if bound and self._holds() else 0)
 
     def _leave(self, why: str) -> bool:
         """Without an answer: it may be Lua, and we too slow."""

@@ -3,10 +3,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, Final
 
+from slipstream.core.answers import estimated
 from slipstream.core.reasons import SENTENCE, Reason, from_slurm
 from slipstream.core.records import Phase
+from slipstream.core.seats import holders, shut_gpus
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -16,6 +19,7 @@ if TYPE_CHECKING:
     from slipstream.core.state import State
 
 View = dict[str, Any]
+_MOST_NODES_EXPLAINED: Final = 8
 
 
 def jobs(state: State, *, ended: bool = False) -> list[View]:
@@ -64,9 +68,14 @@ def why(state: State, name: str) -> View | None:
         return None
     advice = state.advice.get(record.advice_key)
     sight = record.sight
+    request = state.requests.get(record.token)
+    estimate = request.estimate if request else None
     return {
         **job(state, record, _training(state)),
         "sentence": SENTENCE[record.reason],
+        "estimate": {**asdict(estimate), "text": estimated(estimate)} if estimate else None,
+        "stands_for": _stands_for(state, record),
+        "because": _because(state) if record.reason is Reason.NO_GUEST_SEAT else [],
         "slurm_says": _slurm_says(record),
         "slurm_text": sight.slurm_text if sight else "",
         "advice": None
@@ -83,8 +92,9 @@ def why(state: State, name: str) -> View | None:
 
 def nodes(state: State) -> list[View]:
     """Every node with its GPUs."""
-    owners = _owners(state)
-    return [_node(state, state.nodes[name], owners) for name in sorted(state.nodes)]
+    owners = {place: record.key for place, record in holders(state.jobs.values()).items()}
+    refs = {str(one.sight.number): one.key for one in state.jobs.values() if one.sight}
+    return [_node(state, state.nodes[name], owners, refs) for name in sorted(state.nodes)]
 
 
 def mode(state: State) -> View:
@@ -111,21 +121,29 @@ def _progress(training: Training | None) -> View | None:
         "phase": training.phase,
         "minibatch": training.minibatch,
         "minibatch_ms": training.minibatch_ms,
+        "import_s": training.import_s,
+        "launch_s": training.launch_s,
+        "train_s": training.train_s,
+        "save_s": training.save_s,
     }
 
 
-def _owners(state: State) -> dict[tuple[str, int], str]:
-    """Who holds which GPU, as Slurm has it: a job without our flag is nobody else's to know."""
-    here = (Phase.RUNNING, Phase.SUSPENDED, Phase.COMPLETING)
-    return {
-        place: record.key
-        for record in state.jobs.values()
-        if record.sight and record.phase in here
-        for place in record.sight.gpu_places
-    }
+def _because(state: State) -> list[str]:
+    """What each node has against guests now."""
+    uses = {name: report.gpus for name, report in state.reports.items()}
+    shut = shut_gpus(state.nodes, holders(state.jobs.values()), state.requests, uses)
+    told = [f"{name}: {', '.join(shut[name].why)}" for name in sorted(shut)]
+    more = len(told) - _MOST_NODES_EXPLAINED
+    return told[:_MOST_NODES_EXPLAINED] + ([f"{more} more nodes"] if more > 0 else [])
 
 
-def _node(state: State, node: NodeSight, owners: Mapping[tuple[str, int], str]) -> View:
+def _node(
+    state: State,
+    node: NodeSight,
+    owners: Mapping[tuple[str, int], str],
+    refs: Mapping[str, str],
+) -> View:
+    """Jobs by Slurm's own names: owners as Slurm has them, for plain jobs are known to it alone."""
     report = state.reports.get(node.name)
     return {
         "node": node.name,
@@ -143,8 +161,11 @@ def _node(state: State, node: NodeSight, owners: Mapping[tuple[str, int], str]) 
                 "use_pct": gpu.use_pct,
                 "memory_used_mib": gpu.memory_used_mib,
                 "memory_mib": gpu.memory_mib,
-                "owner_job": owners.get((node.name, gpu.index), gpu.owner_job),
-                "guest_jobs": list(gpu.guest_jobs),
+                "owner_job": owners.get(
+                    (node.name, gpu.index), refs.get(gpu.owner_job or "", gpu.owner_job)
+                ),
+                "guest_jobs": [refs.get(job, job) for job in gpu.guest_jobs],
+                "takes_guests": gpu.takes_guests,
             }
             for gpu in (report.gpus if report else ())
         ],
@@ -156,6 +177,21 @@ def _named(state: State, name: str) -> JobRecord | None:
         return found
     tasks = [one for key, one in state.jobs.items() if key.startswith(f"{name}_")]
     return min([*tasks, *state.with_token(name)], key=_by_number, default=None)
+
+
+def _stands_for(state: State, record: JobRecord) -> str:
+    """What a guest that its node has stopped waits for; nothing if it goes on."""
+    number = str(record.sight.number) if record.sight else ""
+    owners = holders(state.jobs.values())
+    for node, report in sorted(state.reports.items()):
+        if not any(job.ref == number and job.phase == "paused" for job in report.jobs):
+            continue
+        for gpu in report.gpus:
+            if number in gpu.guest_jobs and not gpu.takes_guests:
+                holder = owners.get((node, gpu.index))
+                owner = holder.key if holder else gpu.owner_job
+                return f"GPU {gpu.index} of {node}: its owner, job {owner}, takes no guests"
+    return ""
 
 
 def _slurm_says(record: JobRecord) -> str:

@@ -12,6 +12,7 @@ from slipstream.core.sights import JobSight, NodeSight, Standing
 from slipstream.scheduler.marker import MarkerError, request_of
 from slipstream.slurm_plugin import JobState, SlurmError
 from slipstream.slurm_plugin.gres import total
+from slipstream.slurm_plugin.soft_hold import as_its_user_left_it
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -82,7 +83,8 @@ def seen(snapshot: Snapshot, changes: Changes, *, complete: bool) -> ClusterSeen
 
 
 def sight_of(job: Job) -> JobSight:
-    """A job as the core knows it."""
+    """A job as the core knows it: what we did to it ourselves is no news."""
+    job = as_its_user_left_it(job)
     held = [gres for share in job.holds for gres in share.gres]
     return JobSight(
         ref=str(job.ref),

@@ -10,6 +10,7 @@ local M = { DEADLINE_S = 0.020, FAILURES = 3, REST_S = 30 }
 local SIZE_LIMIT = 65536
 local SCRIPT_LIMIT = 16384
 local MESSAGE_LIMIT = 400
+local LONGEST_HOLD_S = 60
 
 local failures, rests_until = 0, 0
 
@@ -51,6 +52,7 @@ function M.question(request, plan)
     weight = flags.weight or 1,
     share = not flags.no_share,
     move = not flags.no_move,
+    argv = json.array(request.argv or {}),
     script = or_null(request.script and request.script:sub(1, SCRIPT_LIMIT)),
     work_dir = or_null(request.work_dir),
   }
@@ -59,7 +61,8 @@ end
 local function line_of(question)
   local line = json.encode(question) .. "\n"
   if #line > SIZE_LIMIT then
-    question.script = json.null -- what is full of odd bytes grows sixfold
+    -- What is full of odd bytes grows sixfold.
+    question.script, question.argv = json.null, json.array({})
     line = json.encode(question) .. "\n"
   end
   if #line > SIZE_LIMIT then error("the question is too long", 0) end
@@ -114,12 +117,18 @@ function M.read_answer(text)
   local found, why = json.decode(text)
   if found == nil then return nil, why end
   if type(found) ~= "table" or found.v ~= 1 then return nil, "not an answer of version 1" end
+  local hold_s = found.hold_s
+  if hold_s == json.null then hold_s = nil end
+  if hold_s ~= nil and (type(hold_s) ~= "number" or hold_s < 1 or hold_s > LONGEST_HOLD_S
+      or hold_s % 1 ~= 0) then
+    return nil, "hold_s is not a number of seconds"
+  end
   local message = found.message
-  if message == nil or message == json.null then return {} end
+  if message == nil or message == json.null then return { hold_s = hold_s } end
   if type(message) ~= "string" or #message > MESSAGE_LIMIT or message:find("[%z\1-\31\127]") then
     return nil, "the message is not one short line"
   end
-  return { message = message }
+  return { message = message, hold_s = hold_s }
 end
 
 -- The answer, or nil and why there is none. `now_s` may be given by a test.

@@ -42,8 +42,17 @@ function M.comment(plan, before)
 end
 
 function M.carrier(plan)
-  return ("class=%s,role=%s,gpus=%s:%d,token=%s"):format(
-    plan.class, plan.role, plan.per, plan.count, plan.token)
+  local alone = plan.flags and plan.flags.no_share
+  return ("class=%s,role=%s,gpus=%s:%d,token=%s%s"):format(
+    plan.class, plan.role, plan.per, plan.count, plan.token, alone and ",share=no" or "")
+end
+
+-- A comment whose marker says that the job's start is ours, until then: soft hold takes it over.
+function M.held(comment, until_s)
+  local head, words, tail = (comment or ""):match("^(.*%[slipstream )([^%]]*)(%].*)$")
+  local longer = words and ("%s hold=%d"):format(words, until_s)
+  if not longer or #longer + #"[slipstream ]" > LIMIT then return nil end
+  return head .. longer .. tail
 end
 
 -- A word of the marker in a comment: value("… [slipstream v=1 role=guest]", "role") is "guest".

@@ -5,6 +5,7 @@ local tres = require "slipstream.tres"
 local M = {}
 
 local NO_VAL, NO_VAL16 = 4294967294, 65534
+local MOST_WORDS, MOST_WORD = 128, 128
 local GPU_FIELDS = {
   { per = "node", field = "tres_per_node" },
   { per = "task", field = "tres_per_task" },
@@ -31,6 +32,18 @@ local function text(job_desc, field)
   local value = get(job_desc, field)
   if type(value) ~= "string" or value == "" then return nil end
   return value
+end
+
+-- The script with its arguments, or the command of srun. Slurm counts them from 0.
+local function words(job_desc, field)
+  local found, value = {}, get(job_desc, field)
+  if type(value) ~= "table" then return found end
+  local at = value[0] ~= nil and 0 or 1
+  while value[at] ~= nil and #found < MOST_WORDS do
+    found[#found + 1] = tostring(value[at]):sub(1, MOST_WORD)
+    at = at + 1
+  end
+  return found
 end
 
 local function read_gpus(request, job_desc)
@@ -96,6 +109,7 @@ function M.read(job_desc)
     account = text(job_desc, "account"),
     qos = text(job_desc, "qos"),
     name = text(job_desc, "name"),
+    argv = words(job_desc, "argv"),
     script = text(job_desc, "script"),
     work_dir = text(job_desc, "work_dir"),
   }

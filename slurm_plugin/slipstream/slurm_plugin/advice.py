@@ -33,7 +33,7 @@ class Binding(StrEnum):
     PREFER = "prefer"
     """There if it can start there at once, else anywhere."""
     REQUIRE = "require"
-    """There and nowhere else until the advice expires."""
+    """There and nowhere else until the advice expires; without nodes: nowhere until then."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,8 +54,8 @@ class Advice:
     def __post_init__(self) -> None:
         if not _TOKEN.fullmatch(self.token):
             raise AdviceError(f"token {self.token!r} is not one: 16 digits of 0-9 and a-f")
-        if not self.nodes:
-            raise AdviceError(f"advice for {self.token} names no node")
+        if not self.nodes and self.binding is not Binding.REQUIRE:
+            raise AdviceError(f"advice for {self.token} prefers no node: name one, or require none")
         if strange := [node for node in self.nodes if not _NODE.fullmatch(node)]:
             raise AdviceError(f"{strange} cannot be nodes: 1 to 64 letters, digits, '.', '_', '-'")
         if self.task_id is not None and not 0 <= self.task_id <= _MOST_TASK:

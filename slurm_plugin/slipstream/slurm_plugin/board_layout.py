@@ -148,7 +148,7 @@ def read_slot(raw: bytes, generation: int) -> Advice | None:
         return None
     names_bytes, kind, token, task, written_for, until_boot_s, _ = _RECORD.unpack_from(raw, 4)
     end = _NAMES_AT + names_bytes
-    if not 0 < names_bytes <= NAMES_BYTES or kind not in _BINDINGS or written_for != generation:
+    if names_bytes > NAMES_BYTES or kind not in _BINDINGS or written_for != generation:
         return None
     if raw[:4] != _CHECKSUM.pack(zlib.crc32(raw[4:end])):
         return None
@@ -179,4 +179,6 @@ def fold_names(nodes: Iterable[str]) -> str:
 
 def unfold_names(text: str) -> tuple[str, ...]:
     """The names again."""
+    if not text:
+        return ()
     return hosts.expand(text) if "[" in text else tuple(text.split(","))

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Advice carried out without the select wrapper: by StartTime and ReqNodeList of pending jobs.
 
-A job that must wait for its nodes gets a start in the near future, its lease, renewed for as long
-as the advice holds; nobody renews it if we die, and the job starts anywhere. A job whose nodes have
-room is bound to them and may start at once. Both are written into the job's marker (`hold=`,
-`bound=`), so that the next daemon knows which of a job's settings are ours to take back, and a
-user's own --begin and --nodelist are left alone.
+A job that must wait for its nodes, or is advised none for now, gets a start in the near future, its
+lease, renewed for as long as the advice holds; nobody renews it if we die, and the job starts
+anywhere. A job whose nodes have room is bound to them and may start at once. Both are written into
+the job's marker (`hold=`, `bound=`), so that the next daemon knows which of a job's settings are
+ours to take back, and a user's own --begin and --nodelist are left alone.
 
 What this cannot do and the wrapper can: between the binding and the start (one scheduling pass) the
 job is bound without an end. If every daemon dies just then *and* the nodes are lost to another
@@ -15,7 +15,7 @@ job, the job waits for exactly those nodes. See docs/advice-board.md.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from slipstream.slurm_plugin.advice import Advice, Binding, token_of
@@ -38,6 +38,8 @@ MOST_MARKER_BYTES: Final = 512
 _MARKER: Final = re.compile(r"\[slipstream ([^\]]*)\]")
 _OURS: Final = frozenset({"hold", "bound"})
 _SAFE_S: Final = 2.0
+_NOT_YET: Final = "BeginTime"
+"""Slurm's reason of a job whose start lies ahead."""
 _PASSING: Final = (Kind.WRONG_STATE, Kind.BUSY, Kind.UNREACHABLE, Kind.TIMED_OUT)
 
 
@@ -166,6 +168,8 @@ def _next_step(
     ours = _is_bound(job) or _is_held_by_us(job)
     if advice is None:
         return LetGo() if ours else None
+    if advice.nodes and _has_nodes_of_its_own(job):
+        return LetGo() if ours else None
     chosen = _with_room(job, advice, rooms)
     if not chosen and advice.binding is Binding.PREFER:
         return LetGo() if ours else None
@@ -209,14 +213,25 @@ def _advice_for(job: Job, said: Mapping[tuple[str, int | None], Advice]) -> Advi
 
 
 def _is_ours(job: Job) -> bool:
-    """Pending, marked, and with nothing of the user's own that advice would go against."""
+    """Pending, marked, and not to be started later by its user's own wish."""
     if job.state is not JobState.PENDING or job.held or not job.batch or job.het:
         return False
-    if token_of(job.admin_comment) is None or (job.required_nodes and not _is_bound(job)):
+    if token_of(job.admin_comment) is None:
         return False
     if not _has_room_for_words(job.admin_comment):
         return False
-    return job.reason != "BeginTime" or _is_held_by_us(job)
+    return job.reason != _NOT_YET or _is_held_by_us(job)
+
+
+def as_its_user_left_it(job: Job) -> Job:
+    """The job without the start and the nodes that are ours: a hold is no --begin of its user's."""
+    if _is_held_by_us(job) and job.reason == _NOT_YET:
+        job = replace(job, reason="Resources")
+    return replace(job, required_nodes=()) if _is_bound(job) else job
+
+
+def _has_nodes_of_its_own(job: Job) -> bool:
+    return bool(job.required_nodes) and not _is_bound(job)
 
 
 def _is_bound(job: Job) -> bool:

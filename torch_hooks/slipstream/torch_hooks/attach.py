@@ -16,11 +16,14 @@ import os
 import sys
 from dataclasses import dataclass
 from threading import get_ident
+from time import monotonic_ns
 from typing import TYPE_CHECKING, TypeVar
 
 from slipstream.torch_hooks import block as blocks
-from slipstream.torch_hooks import dynamo, node_client, notes
+from slipstream.torch_hooks import dynamo, first_use, node_client, notes, read_ahead
 from slipstream.torch_hooks.boundaries import Boundaries
+from slipstream.torch_hooks.launch import process_started_ns
+from slipstream.torch_hooks.saving import Saving
 from slipstream.torch_hooks.session import Session
 from slipstream.wire import control_block
 from slipstream.wire.control_block import ENVIRONMENT_VARIABLE, ControlBlockError, Phase
@@ -70,16 +73,34 @@ class _Process:
         self.dynamo_told = False
         self.trainer = 0
         """The thread that trains: boundaries of others are not ours."""
+        self.launch: dict[str, int] = {}
+        """When it started, attached and had imported torch."""
+        self.reader: read_ahead.ReadAhead | None = None
 
     def claim(self) -> None:
-        """Take the task's page if nobody has it yet."""
+        """Take the task's page if nobody has it yet; torchrun itself has that of its ranks."""
         path = os.environ.get(ENVIRONMENT_VARIABLE, "")
         if path and self.block is None:
             self.block = _claim(path, self.notes)
+        if self.block is None and _is_rank_of_torchrun():
+            self.block = _own_block(self.notes)
+
+    def tell_launch(self) -> None:
+        """When what happened, also to a page that comes late."""
+        self.launch.setdefault("started_ns", process_started_ns())
+        self.launch.setdefault("attached_ns", monotonic_ns())
+        if self.block is not None:
+            self.block.write(**self.launch)
 
     def begin(self) -> None:
         if self.session is None and self.block is not None:
+            self.tell_launch()
             self.session = Session(self.block, self.notes)
+
+    def stand_back(self) -> None:
+        """A job that was started ahead of its turn loads as far as it can without a device."""
+        if self.session is not None and not self.session.may_begin():
+            first_use.hold(_before_first_use)
 
     def boundary(self) -> None:
         """A boundary of a thread that is not known to train, or of a process without a page."""
@@ -88,11 +109,28 @@ class _Process:
             self.tried_for_own_page = True
             self.block = _own_block(self.notes)
             self.begin()
-        self.trainer = self.trainer or get_ident()
+        if not self.trainer:
+            self.trainer = get_ident()
+            self.stop_reading_ahead()
         if self.session is not None and self.trainer == get_ident():
             self.session.boundary()
 
+    def read_ahead(self) -> None:
+        """While torch is imported there is time for the data."""
+        if self.block is not None and self.reader is None:
+            self.reader = read_ahead.from_environment(os.environ)
+
+    def stop_reading_ahead(self) -> None:
+        if self.reader is not None:
+            self.reader.stop()
+
+    def saved(self, spent_ns: int) -> None:
+        if self.session is not None:
+            self.session.saved(spent_ns, by_trainer=self.trainer in (0, get_ident()))
+
     def end(self) -> None:
+        self.stop_reading_ahead()
+        first_use.forget()
         session, self.session, self.block = self.session, None, None
         if session:
             session.end()
@@ -107,7 +145,9 @@ def torch_is_coming() -> None:
     if not _switched_off():
         _process.claim()
         if _process.block and not _process.session:
+            _process.tell_launch()
             _process.block.write(phase=Phase.IMPORTING)
+            _process.read_ahead()
 
 
 @_harmless
@@ -116,19 +156,24 @@ def attach() -> None:
     if _switched_off() or _process.handles:
         return
     _process.claim()
+    if "torch" in sys.modules:
+        _process.launch.setdefault("imported_ns", monotonic_ns())
     _process.begin()
     if "torch" not in sys.modules:
+        _process.stand_back()
         return  # hand-written loops call boundary() themselves
     # torch.optim deletes its attribute `optimizer`, so it cannot be reached through torch.
     optimizer = importlib.import_module("torch.optim.optimizer")
-    boundaries = Boundaries(boundary)
+    boundaries = Boundaries(boundary, sys.modules.get("torch.autograd.profiler"))
     if not _process.dynamo_told:
         _process.dynamo_told = True  # it remembers functions: once is enough
         _keep_dynamo_out(boundaries)
     _process.handles = [
         optimizer.register_optimizer_step_pre_hook(boundaries.before_step),
         optimizer.register_optimizer_step_post_hook(boundaries.after_step),
+        Saving(_saved),
     ]
+    _process.stand_back()
 
 
 @_harmless
@@ -140,6 +185,17 @@ def detach() -> None:
     if _process.session:
         _process.session.let_go()
     _process.end()
+
+
+@_harmless
+def _before_first_use() -> None:
+    if _process.session is not None:
+        _process.session.begin()
+
+
+@_harmless
+def _saved(spent_ns: int) -> None:
+    _process.saved(spent_ns)
 
 
 def boundary() -> None:
@@ -177,6 +233,18 @@ def _switched_off() -> bool:
     return os.environ.get(SWITCH_VARIABLE) == "0"
 
 
+def _is_rank_of_torchrun() -> bool:
+    """And not a process that a rank has started, which inherits what torchrun told it."""
+    if "TORCHELASTIC_RUN_ID" not in os.environ:
+        return False
+    process = sys.modules.get("multiprocessing.process")
+    if process is None:
+        return True
+    # A spawned process imports its parent's main module, and torch, before it knows its parent.
+    imports_main = getattr(process.current_process(), "_inheriting", False)
+    return process.parent_process() is None and not imports_main
+
+
 def _claim(path: str, log: notes.Notes) -> blocks.Block | None:
     try:
         return blocks.claim(path)
@@ -211,6 +279,9 @@ def _forget_in_child() -> None:
     _process.block, block = None, _process.block
     _process.tried_for_own_page = False
     _process.trainer = 0
+    _process.launch = {}
+    _process.reader = None
+    first_use.forget_in_child()
     if session:
         session.abandon()
     elif block:

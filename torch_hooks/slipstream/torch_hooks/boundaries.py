@@ -15,11 +15,13 @@ from __future__ import annotations
 import weakref
 from sys import _getframe  # the only cheap way to see who called
 from threading import get_ident
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from slipstream.torch_hooks.labels import label
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from types import FrameType
+    from types import FrameType, ModuleType
 
 _PASSED_BY = 16
 
@@ -36,13 +38,22 @@ class _Thread:
         self.passed = 0
 
 
+class _NeverOn:
+    """For a torch whose profiler cannot be asked cheaply."""
+
+    _is_profiler_enabled = False
+
+
 class Boundaries:
     """The hooks of this process; each thread that steps has its own depth and leader."""
 
-    __slots__ = ("_at_boundary", "_threads")
+    __slots__ = ("_at_boundary", "_profiler", "_threads")
 
-    def __init__(self, at_boundary: Callable[[], None]) -> None:
+    def __init__(self, at_boundary: Callable[[], None], profiler: ModuleType | None = None) -> None:
+        """`profiler` is torch's: looking whether it is on costs some ten nanoseconds."""
         self._at_boundary = at_boundary
+        can_be_asked = profiler is not None and hasattr(profiler, "_is_profiler_enabled")
+        self._profiler: Any = profiler if can_be_asked else _NeverOn
         self._threads: dict[int, _Thread] = {}
 
     def before_step(self, _optimizer: object, _args: object, _kwargs: object) -> None:
@@ -67,7 +78,11 @@ class Boundaries:
             return
         if thread.leader() is optimizer or _takes_the_lead(thread, optimizer):
             thread.passed = 0
-            self._at_boundary()
+            if self._profiler._is_profiler_enabled:  # noqa: SLF001 (asking torch takes 60 ns)
+                with label("boundary"):
+                    self._at_boundary()
+            else:
+                self._at_boundary()
 
 
 def _takes_the_lead(thread: _Thread, optimizer: object) -> bool:

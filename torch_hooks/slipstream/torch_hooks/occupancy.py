@@ -21,7 +21,7 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from slipstream.torch_hooks import visible_devices
+from slipstream.torch_hooks import first_use, visible_devices
 from slipstream.torch_hooks.occupancy_context import Usage, open_context, open_node
 from slipstream.torch_hooks.occupancy_errors import (
     DeviceLostError,
@@ -86,6 +86,7 @@ def open_gpu(*, ordinal: int = 0) -> Gpu:
             f"no GPU {ordinal} for this process: it sees {len(visible)} "
             f"({name}={os.environ.get(name, '(not set)')!r})"
         )
+    first_use.device_is_wanted()
     return Gpu(visible[ordinal], open_context(_state_path(), visible[ordinal].index))
 
 

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a training process does at a boundary: say how far it is, read what is asked, keep order.
 
-While the lease holds it does what is asked. When it is lost, nobody could say when to end that: an
-owner runs free and a guest passes the baton.
+While the lease holds it may be asked to stand still or to park, and does so until it is asked no
+more. When the lease is lost, nobody could say when to end that: an owner runs free and a guest
+passes the baton.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from time import monotonic_ns
 from typing import TYPE_CHECKING
 
 from slipstream.torch_hooks.baton import DEFAULT_SLICE_MS, SLICE_VARIABLE, Baton
+from slipstream.torch_hooks.labels import label
 from slipstream.torch_hooks.pace import Pace
 from slipstream.wire.control_block import Capability, Phase, Request, Role
 
@@ -24,7 +26,8 @@ if TYPE_CHECKING:
     from slipstream.wire.control_block import Directive
 
 
-_LOOK_EVERY_S = 0.05
+_LOOK_EVERY_S = 0.02
+_LOOK_EVERY_WHEN_PARKED_S = 0.05  # coming back takes longer than that
 
 
 class Session:
@@ -42,13 +45,27 @@ class Session:
         self._lost = False
         self._quiet = False
         self._baton_waited_ns = 0
+        self._paused_ns = 0
+        self._saving_ns = 0
         self._parked_ns = 0
         self._memory: Memory | None = None
         self._capped = False
-        self._capabilities = Capability.BOUNDARIES | Capability.PARKABLE
+        self._capabilities = Capability.BOUNDARIES | Capability.PAUSE | Capability.PARKABLE
         if self._baton:
             self._capabilities |= Capability.BATON
         block.write(phase=Phase.LOADING, capabilities=self._capabilities)
+
+    def may_begin(self) -> bool:
+        """Whether nobody asks this process to stand still before it has used a device."""
+        self._read_news()
+        return not self._asks(Request.PAUSE)
+
+    def begin(self) -> None:
+        """Before anything is on the GPU: a process that has to stand still does so here."""
+        self._read_news()
+        self._stand_still()
+        self.block.write(gated_ns=self._paused_ns)
+        self._began_ns = monotonic_ns()
 
     def boundary(self) -> None:
         """Between two mini-batches. Almost always quick: each microsecond here is the user's."""
@@ -61,11 +78,18 @@ class Session:
             self._look_up(now_ns)
             self._began_ns = monotonic_ns()  # waiting is not training
 
+    def saved(self, spent_ns: int, *, by_trainer: bool) -> None:
+        """The program has saved something; only the thread that trains may say so at once."""
+        self._saving_ns += spent_ns
+        if by_trainer:
+            self._began_ns += spent_ns  # saving is not training
+            self.block.write(saving_ns=self._saving_ns)
+
     def end(self) -> None:
         """The last thing this process says."""
         if self._baton:
             self._baton.pass_on()
-        self.block.write(phase=Phase.ENDED, problems=self._notes.total)
+        self.block.write(phase=Phase.ENDED, saving_ns=self._saving_ns, problems=self._notes.total)
         self.block.close()
 
     def let_go(self) -> None:
@@ -82,16 +106,17 @@ class Session:
     def _look_up(self, now_ns: int) -> None:
         """Something is new: the first mini-batch, a directive, a lease lost or back."""
         if self.minibatches == 1:
-            self.block.write(phase=Phase.TRAINING)
+            self.block.write(phase=Phase.TRAINING, first_boundary_ns=now_ns)
         self._read_news()
         if self.block.lease_until_ns < now_ns:
             self._without_lease()
         elif self._lost:
             self._lease_is_back()
+        self._stand_still()
         if self._asks(Request.PARK):
             self._park()
         self._keep_to_cap()
-        self._quiet = not (self._lost or self._is_armed_for_later or self._capped)
+        self._quiet = not (self._lost or self._is_asked_to_wait or self._capped)
 
     def _read_news(self) -> None:
         directive = self.block.news()
@@ -100,38 +125,55 @@ class Session:
             self.block.write(directive_epoch=directive.epoch, problems=self._notes.total)
 
     @property
-    def _is_armed_for_later(self) -> bool:
-        return self.directive is not None and self.directive.armed_for_minibatch > self.minibatches
+    def _is_asked_to_wait(self) -> bool:
+        """Now, or after a mini-batch that is yet to come."""
+        directive = self.directive
+        if directive is None:
+            return False
+        asked = directive.request in {Request.PAUSE, Request.PARK}
+        return asked or directive.armed_for_minibatch > self.minibatches
 
     def _asks(self, request: Request) -> bool:
         """Whether it is to be done at this boundary, by somebody who will say when to end it."""
         directive = self.directive
-        if directive is None or directive.request != request or self._is_armed_for_later:
+        if directive is None or directive.request != request:
             return False
-        return self._has_lease()
+        return self.minibatches >= directive.armed_for_minibatch and self._has_lease()
 
-    def _keep_to_cap(self) -> None:
-        """Also without a lease: the neighbours' memory is where it was."""
-        if self.directive is None or self._is_armed_for_later or "torch" not in sys.modules:
+    def _stand_still(self) -> None:
+        """Wait here if it is asked for; without a coordinator nobody could say when to go on."""
+        if not self._asks(Request.PAUSE):
             return
-        cap_bytes = self.directive.cap_bytes
-        if cap_bytes or self._capped:
-            self._capped = not self._memory_of_torch().cap(cap_bytes)
+        self._notes.say("stands still: the node's coordinator asks for it")
+        self.block.write(phase=Phase.PAUSED)
+        began_ns = monotonic_ns()
+        with label("pause"):
+            while self._asks(Request.PAUSE):
+                time.sleep(_LOOK_EVERY_S)
+                self._read_news()
+        self._paused_ns += monotonic_ns() - began_ns
+        self.block.write(
+            phase=Phase.TRAINING if self.minibatches else Phase.LOADING, paused_ns=self._paused_ns
+        )
+        self._notes.say("goes on")
+        if self.minibatches and not self._has_lease():
+            self._without_lease()
 
     def _park(self) -> None:
         began_ns = monotonic_ns()
         try:
-            if "torch" in sys.modules:
-                self._memory_of_torch().park(self._stand_still)
-            else:
-                self._stand_still(emptied=False)
+            with label("park"):
+                if "torch" in sys.modules:
+                    self._memory_of_torch().park(self._stay_parked)
+                else:
+                    self._stay_parked(emptied=False)
         finally:  # a Ctrl-C is the program's, and it may go on
             self._parked_ns += monotonic_ns() - began_ns
             self.block.write(
                 phase=Phase.TRAINING, parked_ns=self._parked_ns, problems=self._notes.total
             )
 
-    def _stand_still(self, emptied: bool) -> None:  # noqa: FBT001 (a callback's one argument)
+    def _stay_parked(self, emptied: bool) -> None:  # noqa: FBT001 (a callback's one argument)
         """Wait until this process may go on; without a lease a guest needs the baton for that."""
         if not emptied:
             self._capabilities &= ~Capability.PARKABLE  # it was asked for and could not be done
@@ -142,7 +184,7 @@ class Session:
                 problems=self._notes.total,
             )
             while self._asks(Request.PARK):
-                time.sleep(_LOOK_EVERY_S)
+                time.sleep(_LOOK_EVERY_WHEN_PARKED_S)
                 self._read_news()
             if not self._has_lease():
                 self._without_lease()
@@ -150,6 +192,15 @@ class Session:
                 self._lease_is_back()
             if not self._asks(Request.PARK):
                 return
+
+    def _keep_to_cap(self) -> None:
+        """Also without a lease: the neighbours' memory is where it was."""
+        directive = self.directive
+        if directive is None or "torch" not in sys.modules:
+            return
+        is_due = self.minibatches >= directive.armed_for_minibatch
+        if is_due and (directive.cap_bytes or self._capped):
+            self._capped = not self._memory_of_torch().cap(directive.cap_bytes)
 
     def _memory_of_torch(self) -> Memory:
         """Loaded when first needed: most trainings never are asked for their memory."""
@@ -174,7 +225,8 @@ class Session:
 
     def _wait(self, baton: Baton) -> None:
         try:
-            wait = baton.take(self._has_lease)
+            with label("baton"):
+                wait = baton.take(self._has_lease)
         except OSError as error:
             self._baton = None
             self._notes.problem("no baton", f"{error}; this guest runs without it")

@@ -80,6 +80,13 @@ struct slip_control_up {
   uint64_t baton_waited_ns;
   uint64_t directive_epoch;
   uint64_t parked_ns;
+  uint64_t started_ns;
+  uint64_t attached_ns;
+  uint64_t imported_ns;
+  uint64_t first_boundary_ns;
+  uint64_t saving_ns;
+  uint64_t paused_ns;
+  uint64_t gated_ns;
 };
 
 struct slip_control_down {

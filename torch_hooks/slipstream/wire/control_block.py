@@ -150,6 +150,13 @@ class Up(ctypes.Structure):
             "baton_waited_ns",
             "directive_epoch",
             "parked_ns",
+            "started_ns",
+            "attached_ns",
+            "imported_ns",
+            "first_boundary_ns",
+            "saving_ns",
+            "paused_ns",
+            "gated_ns",
         )
     )
 
@@ -209,6 +216,18 @@ class Progress:
     directive_epoch: int = 0
     parked_ns: int = 0
     """How long it was parked in all, up to when it last came back."""
+    started_ns: int = 0
+    """When the process started."""
+    attached_ns: int = 0
+    """When the hooks had their page: torch is being imported from here on."""
+    imported_ns: int = 0
+    first_boundary_ns: int = 0
+    saving_ns: int = 0
+    """How long it has saved in all."""
+    paused_ns: int = 0
+    """How long it stood still in all, up to when it last went on."""
+    gated_ns: int = 0
+    """How much of that was before it had used a device."""
 
 
 @dataclass(frozen=True)

@@ -73,6 +73,13 @@ def watch(name: str, around: Around) -> None:
     sys.meta_path.insert(0, _Watcher(name, around))
 
 
+def wait_for_torch() -> None:
+    """Attach when the program imports torch; `slipstream.pth` calls this, too."""
+    waits = any(getattr(finder, "_name", "") == "torch" for finder in sys.meta_path)
+    if os.environ.get("SLIPSTREAM_HOOKS") != "0" and "torch" not in sys.modules and not waits:
+        watch("torch", _attaching)
+
+
 def _attaching(import_torch: Callable[[], None]) -> None:
     attach = _attach_module()
     if attach:
@@ -130,6 +137,5 @@ def _run_hidden_sitecustomize() -> None:
 
 
 if __name__ == "sitecustomize":  # and not when a tool imports it as part of the package
-    if os.environ.get("SLIPSTREAM_HOOKS") != "0" and "torch" not in sys.modules:
-        watch("torch", _attaching)
+    wait_for_torch()
     _run_hidden_sitecustomize()

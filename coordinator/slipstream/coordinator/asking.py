@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Asking all processes of a job on this node for the same thing, at the same mini-batch.
+
+Ranks that train together must stop after the same mini-batch: else one would wait in a collective
+for another that stands still. They cannot agree by a collective, for one that stands still would
+never come to it. So they are asked ahead of time, and if one was faster than the asking, again:
+who stands still by then goes on, and all stop later, together.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from slipstream.wire.control_block import Directive, Phase, Request
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from slipstream.coordinator.blocks import Block
+
+_AHEAD: Final = 2
+_ATTEMPTS: Final = 8  # each asks four times as far ahead: the last for some hours, if need be
+_STANDING: Final = (Phase.PAUSED, Phase.PARKED)
+
+
+def ask(pages: Sequence[Block], directive: Directive) -> Directive:
+    """Ask all pages of a job; returns what was asked in the end, armed and with its epoch."""
+    for attempt in range(_ATTEMPTS):
+        armed_for = 0 if directive.request == Request.NONE else _armed_for(pages, attempt)
+        directive = replace(
+            directive, epoch=directive.epoch + min(attempt, 1), armed_for_minibatch=armed_for
+        )
+        for page in pages:
+            try:
+                page.direct(directive)
+            except OSError:
+                page.directive = directive  # out of reach: to ask the others again helps nobody
+        # A process that has not done that mini-batch yet reads the page before it has.
+        if not armed_for or max(_refreshed(pages), default=0) < armed_for:
+            break
+    return directive
+
+
+def stand_apart(pages: Sequence[Block], directive: Directive) -> bool:
+    """Whether ranks were stopped after different mini-batches, and so will not come together.
+
+    A page that came too late, or a coordinator killed half-way.
+    """
+    if not any(page.progress.phase in _STANDING for page in pages):
+        return False
+    done = [page.progress.minibatches for page in pages if _trains(page)]
+    last, foremost = min(done, default=0), max(done, default=0)
+    return foremost == last + 1 and last >= directive.armed_for_minibatch
+
+
+def _armed_for(pages: Sequence[Block], attempt: int) -> int:
+    """A mini-batch that none of them has reached; 0, at once, if they do not train together.
+
+    Ranks are never more than one apart at one moment. Pages are read one after the other: the
+    foremost of a first reading is at most one ahead of the last of a second.
+    """
+    first, second = _refreshed(pages), _refreshed(pages)
+    if len(second) < 2 or max(first, default=0) > min(second) + 1:  # noqa: PLR2004 (two are ranks)
+        return 0
+    return max(second) + (_AHEAD << 2 * attempt)
+
+
+def _refreshed(pages: Sequence[Block]) -> list[int]:
+    """The mini-batches done by those that train, now."""
+    for page in pages:
+        with contextlib.suppress(OSError):
+            page.refresh()
+    return [page.progress.minibatches for page in pages if _trains(page)]
+
+
+def _trains(page: Block) -> bool:
+    return page.progress.minibatches > 0 and page.progress.phase != Phase.ENDED

@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which GPUs guests may use: whose owners let them join, and who has to stand still. Pure.
+
+An owner without hooks is left alone: nobody could tell whether a guest slows it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from slipstream.coordinator.seats import Seat
+from slipstream.wire.control_block import Directive, Request, Role
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    from slipstream.coordinator.tenants import Tenant
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """The job that holds a GPU."""
+
+    job_id: int
+    takes_guests: bool
+
+
+def owners(
+    seats: Mapping[int, Seat],
+    tenants: Mapping[int, Tenant],
+    uuids: Mapping[int, str],
+    *,
+    hooked: Collection[int],
+    join_hookless: bool,
+) -> dict[str, Owner]:
+    """Who owns which GPU.
+
+    Args:
+        seats: jobs that asked for themselves.
+        tenants: jobs that were found.
+        uuids: the GPUs by index.
+        hooked: jobs whose hooks are attached.
+        join_hookless: the site says that guests may join owners without hooks.
+    """
+    held = {
+        uuid: job
+        for job, seat in sorted(seats.items())
+        if seat.role == Role.OWNER
+        for uuid in seat.gpu_uuids
+    }
+    # What is found lives, while the seat of a job that has ended lingers.
+    for job, tenant in sorted(tenants.items()):
+        held |= {uuids[index]: job for index in tenant.holds if index in uuids}
+
+    def takes_guests(job: int) -> bool:
+        if job in tenants and tenants[job].keeps_guests_away:
+            return False
+        return join_hookless or job in hooked
+
+    return {uuid: Owner(job, takes_guests(job)) for uuid, job in held.items()}
+
+
+def closed(owned: Mapping[str, Owner], seat: Seat) -> list[str]:
+    """Those of a guest's GPUs that another job owns which takes no guests."""
+    return [
+        uuid
+        for uuid in seat.gpu_uuids
+        if (owner := owned.get(uuid)) and owner.job_id != seat.job_id and not owner.takes_guests
+    ]
+
+
+def adopted(
+    seats: Mapping[int, Seat], tenants: Mapping[int, Tenant], uuids: Mapping[int, str]
+) -> dict[int, Seat]:
+    """The seats, with guests that were bound by the static table while nobody answered."""
+    found = dict(seats)
+    for job, tenant in tenants.items():
+        if not tenant.is_guest:
+            continue
+        seat = found.get(job) or Seat(
+            job_id=job,
+            uid=tenant.uid,
+            role=Role.GUEST,
+            class_name=tenant.carrier.get("class", "")[:15],  # as long as a page has room for
+            token=tenant.carrier.get("token", ""),
+            gpu_uuids=tuple(uuids[index] for index in tenant.sees if index in uuids),
+        )
+        known = {task.pid for task in seat.tasks}
+        for task in tenant.tasks:
+            if task.pid not in known and seat.uid == tenant.uid:
+                seat = seat.with_task(task)
+        if seat.tasks:
+            found[job] = seat
+    return found
+
+
+def order(before: Directive, *, stands: bool) -> Directive:
+    """What a guest is asked for next; the same as before if nothing changes."""
+    request = Request.PAUSE if stands else Request.NONE
+    if before.request == request:
+        return before
+    return replace(before, epoch=before.epoch + 1, request=request, armed_for_minibatch=0)

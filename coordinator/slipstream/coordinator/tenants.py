@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which jobs of Slurm run on this node, and which GPUs they hold: from /proc, flagged or not.
+
+A task is a child of a slurmstepd, and what Slurm told it stands in its environment (slurmstepd has
+overwritten its own). What was read first counts: a script may exec a program that knows less.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from slipstream.coordinator.processes import gpus_held, indices
+from slipstream.coordinator.seats import Task
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from slipstream.coordinator.processes import ProcFs
+
+CARRIER: Final = "SLURM_SLIPSTREAM"
+"""What was asked for with our flags; only jobs of ours have it."""
+_STEP = re.compile(r"slurmstepd: \[[0-9+]+\.(\w+)\]")
+_WORD = re.compile(r"[A-Za-z0-9_.:-]{1,31}")
+_STEPD: Final = "slurmstepd"
+_YOUNG_S: Final = 10
+_TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
+_STARTERS: Final = ("slurmd", _STEPD)
+"""Processes that may be another program a moment later: they are looked at again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tenant:
+    """A job with tasks on this node."""
+
+    job_id: int
+    uid: int
+    tasks: tuple[Task, ...]
+    holds: frozenset[int]
+    """The GPUs that Slurm gave it, by index."""
+    sees: tuple[int, ...]
+    """What it was told in CUDA_VISIBLE_DEVICES."""
+    carrier: Mapping[str, str]
+
+    @property
+    def is_guest(self) -> bool:
+        """Whether it rides on GPUs of others."""
+        return self.carrier.get("role") == "guest" and not self.holds
+
+    @property
+    def keeps_guests_away(self) -> bool:
+        """Whether it said --no-slip-share."""
+        return self.carrier.get("share") == "no"
+
+
+class Tenants:
+    """Looks, and remembers what need not be looked at again."""
+
+    def __init__(self, procfs: ProcFs, node: str, gpu_state: str) -> None:
+        self._procfs = procfs
+        self._node = node
+        self._gpu_state = gpu_state
+        self._dull: set[int] = set()
+        self._found: dict[int, Tenant] = {}
+        """A tenant for each task, by its process."""
+
+    def look(self, *, anew: bool = False) -> dict[int, Tenant]:
+        """The jobs that are here now.
+
+        Args:
+            anew: look at every process; else only at those that were not there the last time.
+        """
+        there = self._procfs.pids()
+        self._dull = set() if anew else self._dull & there
+        self._found = {pid: one for pid, one in self._found.items() if self._lives(one)}
+        fresh = there - self._dull - self._found.keys()
+        kin = {pid: told for pid in fresh if (told := self._procfs.kin(pid))}
+        # Slurm's are of the user that this daemon is of: root. Anybody can take the name.
+        steps = {
+            pid: step[1]
+            for pid, one in kin.items()
+            if one.name == _STEPD and one.uid == os.geteuid()
+            if (step := _STEP.match(self._procfs.title(pid)))
+        }
+        for pid, one in kin.items():
+            if one.name in _STARTERS:
+                continue
+            environment = self._procfs.environment(pid) if one.parent in steps else {}
+            if one.parent in steps and "SLURMD_NODENAME" not in environment:
+                continue  # it has not come to the exec that tells it so
+            found = environment and self._tenant(pid, one.uid, steps[one.parent], environment)
+            if found:
+                self._found[pid] = found
+            elif not self._is_young(pid):
+                self._dull.add(pid)
+        return _by_job(self._found.values())
+
+    def _is_young(self, pid: int) -> bool:
+        """Who was just started may be about to exec another program: it is looked at again."""
+        now_ticks = time.clock_gettime(time.CLOCK_BOOTTIME) * _TICKS_PER_S
+        return now_ticks - self._procfs.started_ticks(pid) < _YOUNG_S * _TICKS_PER_S
+
+    def _lives(self, one: Tenant) -> bool:
+        (task,) = one.tasks
+        return self._procfs.lives(task.pid, task.started_ticks)
+
+    def _tenant(self, pid: int, uid: int, step: str, environment: dict[str, str]) -> Tenant | None:
+        job = environment.get("SLURM_JOB_ID", "")
+        started_ticks = self._procfs.started_ticks(pid)
+        # Nodes of a sandbox share a machine, and those of two sandboxes their names.
+        here = (environment.get("SLURMD_NODENAME"), environment.get("SLIPSTREAM_GPU_STATE", ""))
+        if here != (self._node, self._gpu_state) or not job.isdigit() or not started_ticks:
+            return None
+        number = environment.get("SLURM_LOCALID", "")
+        task = Task(
+            step=step,
+            task=int(number) if number.isdigit() else 0,
+            pid=pid,
+            started_ticks=started_ticks,
+        )
+        words = (word.partition("=") for word in environment.get(CARRIER, "").split(","))
+        return Tenant(
+            job_id=int(job),
+            uid=uid,
+            tasks=(task,),
+            holds=frozenset(gpus_held(step, environment)),
+            sees=indices(environment.get("CUDA_VISIBLE_DEVICES", "")),
+            carrier={key: value for key, _, value in words if _WORD.fullmatch(value)},
+        )
+
+
+def _by_job(found: Iterable[Tenant]) -> dict[int, Tenant]:
+    """One tenant for each job: Slurm tells a task of its own GPUs only."""
+    jobs: dict[int, Tenant] = {}
+    for one in found:
+        known = jobs.get(one.job_id, one)
+        jobs[one.job_id] = Tenant(
+            job_id=one.job_id,
+            uid=known.uid,
+            tasks=tuple(sorted({*known.tasks, *one.tasks})),
+            holds=known.holds | one.holds,
+            sees=tuple(dict.fromkeys((*known.sees, *one.sees))),
+            carrier={**known.carrier, **one.carrier},
+        )
+    return jobs

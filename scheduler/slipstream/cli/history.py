@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`slipstream history export|import`: the finished runs that estimates are made from."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, TextIO
+
+import click
+
+from slipstream.core.classes import JobClass, Per, Role
+from slipstream.core.sights import Gpus, Request
+from slipstream.estimator import Clues, read
+from slipstream.estimator.history import FILE, History, HistoryError
+from slipstream.estimator.runs import Run, RunError, run_key
+from slipstream.estimator.runs_csv import read_csv, write_csv
+from slipstream.slurm_plugin import SlurmParseError
+from slipstream.slurm_plugin.parse_sacct import COLUMNS, FinishedJob, parse_sacct
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+_DEFAULT_STATE_DIR: Final = "/var/lib/slipstream"
+
+
+def _state_dir_option(command: Callable[..., None]) -> Callable[..., None]:
+    return click.option(
+        "--state-dir",
+        type=click.Path(path_type=Path, file_okay=False),
+        default=lambda: os.environ.get("SLIPSTREAM_STATE_DIR", _DEFAULT_STATE_DIR),
+        show_default=f"$SLIPSTREAM_STATE_DIR or {_DEFAULT_STATE_DIR}",
+        help="Folder with the scheduler's files.",
+    )(command)
+
+
+@click.group()
+def history() -> None:
+    """Finished runs, which estimates are made from."""
+
+
+@history.command("export")
+@_state_dir_option
+@click.argument("file", type=click.File("w", encoding="utf-8"), default="-")
+def export_runs(state_dir: Path, file: TextIO) -> None:
+    """Write all runs to FILE as CSV, the newest first; to the terminal without one."""
+    with closing(_opened(state_dir)) as runs:
+        try:
+            count = write_csv(runs.runs(), file)
+        except (RunError, sqlite3.Error) as error:
+            raise click.ClickException(f"{state_dir / FILE}: {error}") from error
+    click.echo(f"{count} runs", err=True)
+
+
+@history.command("import")
+@_state_dir_option
+@click.option("--sacct", "from_sacct", is_flag=True, help="FILE is what sacct printed.")
+@click.argument("file", type=click.File("r", encoding="utf-8", errors="replace"), default="-")
+def import_runs(state_dir: Path, file: TextIO, *, from_sacct: bool) -> None:
+    """Add the runs in FILE, a CSV as export writes it; one that is there already is replaced.
+
+    \b
+    With --sacct what Slurm's accounting has, the columns as an error of it lists them:
+      sacct --allusers --parsable2 --starttime=2026-01-01 --format=… > jobs.txt
+      slipstream history import --sacct jobs.txt
+    """
+    try:
+        found = _from_sacct(file.read()) if from_sacct else list(read_csv(file))
+        with closing(_opened(state_dir)) as runs:
+            count = runs.add(found)
+            kept = len(runs)
+    except SlurmParseError as error:
+        columns = ",".join(COLUMNS)
+        raise click.ClickException(f"{error}\nask with --format={columns}") from error
+    except (RunError, sqlite3.Error) as error:
+        raise click.ClickException(str(error)) from error
+    click.echo(f"{count} runs imported, {kept} are kept")
+
+
+def _opened(state_dir: Path) -> History:
+    try:
+        state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+        opened = History(state_dir / FILE)
+    except (HistoryError, OSError, sqlite3.Error) as error:
+        raise click.ClickException(f"{state_dir / FILE}: {error}") from error
+    if opened.set_aside:
+        click.echo(f"{state_dir / FILE} was ruined; it is {opened.set_aside} now", err=True)
+    return opened
+
+
+def _from_sacct(text: str) -> list[Run]:
+    return list(_runs(parse_sacct(text)))
+
+
+def _runs(jobs: list[FinishedJob]) -> Iterator[Run]:
+    """What Slurm knows of jobs that had GPUs: their times and sizes, not their programs."""
+    for job in jobs:
+        if not job.gpus and not job.slots:
+            continue
+        guest = not job.gpus
+        request = Request(
+            token="",
+            job_class=JobClass.OPPORTUNISTIC if guest else JobClass.GUARANTEED,
+            role=Role.GUEST if guest else Role.OWNER,
+            gpus=Gpus(Per.JOB, job.gpus or job.slots),
+            nodes_min=job.nodes,
+            cpus_per_task=job.cpus,
+            memory_mib_per_node=job.memory_mib // max(1, job.nodes),
+            partition=job.partition,
+            uid=job.uid,
+            name=job.name,
+        )
+        clues = Clues(request=request, account=job.account, time_limit_s=job.time_limit_s)
+        features = read(clues)
+        yield Run(
+            key=run_key(job.ref, job.submitted_at_s),
+            ended_s=job.ended_at_s,
+            family=features.family,
+            numbers=features.numbers,
+            categories=features.categories,
+            alone=not guest,
+            gpus=request.gpus.count,
+            gpu_memory_mib=job.gpu_memory_mib,
+            cpus=job.cpus,
+            host_memory_mib=job.used_memory_mib,
+            run_s=job.run_s,
+        )

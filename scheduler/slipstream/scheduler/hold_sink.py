@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Advice by soft hold, where no select wrapper follows the board: a thread that keeps jobs to it.
+
+It acts on what the poller saw, and then not again until the poller has seen what became of it.
+While it is not in use it takes back what it, or a daemon before it, has done to jobs.
+
+Only what is required is carried out, which is said of guests alone: a preference is not worth that
+an owner's start depends on us for a moment.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from typing import TYPE_CHECKING, Final
+
+from slipstream.core.advice import advice_key
+from slipstream.core.classes import Strength
+from slipstream.scheduler.board_sink import for_slurm
+from slipstream.scheduler.sink import SinkError
+from slipstream.slurm_plugin import SlurmError
+from slipstream.slurm_plugin.advice import AdviceError, boot_s
+from slipstream.slurm_plugin.soft_hold import Moment, SoftHold
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from slipstream.core.advice import Advice
+    from slipstream.slurm_plugin import Poller, Slurm
+    from slipstream.slurm_plugin.advice import Advice as SlurmAdvice
+
+_LOG = logging.getLogger(__name__)
+_TICK_S: Final = 0.5
+_AFTER_REFUSAL_S: Final = 5.0
+
+
+class HoldSink:
+    """Keeps pending jobs to their advice while it is in use.
+
+    Args:
+        slurm: who changes jobs.
+        poller: what is seen of them; asked to look again after each change.
+        lease_s: how long a job is held without being looked at again.
+        in_use: whether to act; called before each tick.
+    """
+
+    def __init__(
+        self, slurm: Slurm, poller: Poller, lease_s: float, in_use: Callable[[], bool]
+    ) -> None:
+        self._hold = SoftHold(slurm, max(1, int(lease_s)))
+        self._poller = poller
+        self._in_use = in_use
+        self._said: dict[str, SlurmAdvice] = {}
+        self._acted_at_s = 0.0
+        self._wake = threading.Condition()
+        self._news = False
+        self._stopping = False
+        self._thread = threading.Thread(target=self._work, name="soft-hold", daemon=True)
+
+    def start(self) -> None:
+        """Work until `stop`."""
+        self._thread.start()
+
+    def stop(self, timeout_s: float = 10.0) -> None:
+        """End; what was done to jobs ends with their leases."""
+        with self._wake:
+            self._stopping = True
+            self._wake.notify()
+        if self._thread.is_alive():
+            self._thread.join(timeout_s)
+
+    def advise(self, advice: Advice) -> None:
+        """Say it, in place of what was said of this job before."""
+        kept = {key: one for key, one in self._said.items() if key != advice.key}
+        self._say({**kept, **_required([advice])})
+
+    def withdraw(self, token: str, task: int | None) -> None:
+        """Say nothing of this job any more."""
+        gone = advice_key(token, task)
+        self._say({key: one for key, one in self._said.items() if key != gone})
+
+    def replace(self, advice: Sequence[Advice]) -> None:
+        """Exactly this."""
+        self._say(_required(advice))
+
+    def tick(self) -> None:
+        """Do what is due now; raises what Slurm refuses."""
+        snapshot = self._poller.snapshot()
+        if snapshot.error or snapshot.at_s is None or snapshot.at_s <= self._acted_at_s:
+            return
+        said = self._said.values() if self._in_use() else ()
+        moment = Moment(time.time(), boot_s())
+        if self._hold.tick(said, snapshot.jobs, snapshot.nodes, moment):
+            self._acted_at_s = time.time()
+            self._poller.nudge()
+
+    def _say(self, said: dict[str, SlurmAdvice]) -> None:
+        """Another dictionary each time: the working thread may be reading the last one."""
+        with self._wake:
+            self._said = said
+            self._news = True
+            self._wake.notify()
+
+    def _work(self) -> None:
+        while not self._stopping:
+            rest_s = _TICK_S
+            try:
+                self.tick()
+            except SlurmError as error:
+                _LOG.warning("soft hold: %s", error)
+                rest_s = _AFTER_REFUSAL_S
+            except Exception:  # noqa: BLE001 (a bug of ours must not end the letting go)
+                _LOG.exception("soft hold failed")
+                rest_s = _AFTER_REFUSAL_S
+            with self._wake:
+                self._wake.wait_for(lambda: self._stopping or self._news, rest_s)
+                self._news = False
+
+
+def _required(advice: Iterable[Advice]) -> dict[str, SlurmAdvice]:
+    try:
+        return {one.key: for_slurm(one) for one in advice if one.strength is Strength.REQUIRE}
+    except AdviceError as error:
+        raise SinkError(str(error)) from error

@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Guests and their seats with all daemons: the same by the select wrapper and by soft hold."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from sandbox.jobs import OURS, sbatch
+from slipstream.sandbox import Sandbox, SandboxError, Shape
+from slipstream.sandbox.select_plugin import plugin_dir
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    Eventually = Callable[[Callable[[], bool]], bool]
+
+pytestmark = [pytest.mark.sandbox, pytest.mark.timeout(300)]
+
+SHAPE = Shape(nodes=2, gpus_per_node=1, racks=1, cpus_per_node=8, gpu_memory_mib=1024)
+LEASE_S = 60
+SLEEP = "exec sleep 600"
+
+
+class Box:
+    """A sandbox with our daemons, and how advice should be carried out in it."""
+
+    def __init__(self, cluster: Sandbox, carrier: str, folder: Path) -> None:
+        self.cluster = cluster
+        self.carrier = carrier
+        self._output = folder / "out"
+
+    def job(self, *words: str) -> str:
+        """Submit one that sleeps."""
+        return sbatch(self.cluster, self._output, *words, script=SLEEP)
+
+    def plain_owner(self, node: str, eventually: Eventually, *words: str) -> str:
+        """A job that holds the node's only GPU, seen by the scheduler."""
+        job = self.job("--gres=gpu:1", f"--nodelist={node}", *words)
+        assert eventually(lambda: self.why(job).get("phase") == "running"), self.why(job)
+        return job
+
+    def where(self, job: str) -> str:
+        """State and nodes, by Slurm."""
+        return self.cluster.run("squeue", "-h", f"--jobs={job}", "-o", "%T %N").stdout.strip()
+
+    def says(self, *words: str) -> dict[str, Any]:
+        """A command's words for programs; nothing if the scheduler does not answer."""
+        argv = (sys.executable, "-m", "slipstream.cli", *words)
+        done = self.cluster.run(*argv, "--json", check=False)
+        told: dict[str, Any] = json.loads(done.stdout) if not done.returncode else {}
+        return told
+
+    def why(self, job: str) -> dict[str, Any]:
+        """What is said of a job."""
+        found: dict[str, Any] = self.says("why", job).get("why", {})
+        return found
+
+
+@pytest.fixture(scope="module", params=["board", "hold"])
+def one_box(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Box]:
+    """With the wrapper and without it; the daemons are the same."""
+    folder = tmp_path_factory.mktemp("carriers")
+    try:
+        plugins = plugin_dir() if request.param == "board" else ""
+    except SandboxError as error:
+        pytest.skip(str(error))
+    with Sandbox.started(
+        SHAPE, name="carriers", home=folder, daemons=True, plugin_dir=plugins
+    ) as cluster:
+        yield Box(cluster, request.param, folder)
+
+
+@pytest.fixture
+def box(one_box: Box, eventually: Eventually) -> Iterator[Box]:
+    """With every daemon alive, and empty afterwards."""
+    yield one_box
+    one_box.cluster.revive()
+    one_box.cluster.run("scancel", "--user=root", check=False)
+    assert eventually(lambda: not one_box.cluster.run("squeue", "-h").stdout.strip())
+    assert eventually(lambda: one_box.says("jobs").get("jobs") == [])
+
+
+def test_the_daemon_finds_out_what_carries_its_advice(box: Box, eventually: Eventually) -> None:
+    """Before any job was submitted, and again after slurmctld was killed and came back."""
+    assert eventually(lambda: box.says("mode").get("carrier") == box.carrier)
+    box.cluster.kill("slurmctld")
+    assert eventually(lambda: bool(box.says("mode").get("slurm_away")))
+    box.cluster.revive()
+    assert eventually(lambda: not box.says("mode").get("slurm_away", True))
+    assert eventually(lambda: box.says("mode").get("carrier") == box.carrier)
+
+
+@pytest.mark.parametrize("words", [(), ("--slip-class=shared", "--no-slip-share")])
+def test_a_guest_starts_where_the_gpu_takes_guests(
+    box: Box, words: tuple[str, ...], eventually: Eventually
+) -> None:
+    """The owner of n1's GPU has no hooks, or does not share: the guest is on n2."""
+    box.plain_owner("n1", eventually, *words)
+    guests = [box.job("--gres=gpu:1", OURS) for _ in range(3)]
+    assert eventually(lambda: {box.where(job) for job in guests} == {"RUNNING n2"}), [
+        (box.where(job), box.why(job)) for job in guests
+    ]
+    shown = [box.cluster.run("scontrol", "show", "job", job).stdout for job in guests]
+    assert {"bound=1" in text for text in shown} == {box.carrier == "hold"}
+
+
+def test_a_guest_waits_for_a_seat_and_holds_up_nobody(box: Box, eventually: Eventually) -> None:
+    """Both GPUs are owned without hooks: it waits and says so; it starts where one is freed."""
+    first = box.plain_owner("n1", eventually)
+    second = box.plain_owner("n2", eventually)
+    guest = box.job("--gres=gpu:1", OURS)
+    assert eventually(lambda: box.why(guest).get("reason") == "no_guest_seat"), box.why(guest)
+    told = box.why(guest)
+    assert told["because"] == [
+        f"n1: owner {first} has no hooks",
+        f"n2: owner {second} has no hooks",
+    ]
+    assert (told["advice"]["nodes"], told["advice"]["strength"]) == ([], "require")
+    plain = box.job()
+    assert eventually(lambda: box.where(plain).startswith("RUNNING"))
+    assert box.where(guest) == "PENDING"
+    box.cluster.run("scancel", second)
+    assert eventually(lambda: box.where(guest) == "RUNNING n2"), box.why(guest)
+
+
+def test_each_task_of_a_waiting_array_waits(box: Box, eventually: Eventually) -> None:
+    """Two tasks find no seat; one GPU is freed and both sit there."""
+    box.plain_owner("n1", eventually)
+    second = box.plain_owner("n2", eventually)
+    array = box.job("--gres=gpu:1", OURS, "--array=1-2")
+    tasks = [f"{array}_{number}" for number in (1, 2)]
+    assert eventually(lambda: all(box.why(one).get("reason") == "no_guest_seat" for one in tasks))
+    assert [box.where(one) for one in tasks] == ["PENDING", "PENDING"]
+    box.cluster.run("scancel", second)
+    assert eventually(lambda: {box.where(one) for one in tasks} == {"RUNNING n2"}), [
+        box.why(one) for one in tasks
+    ]
+
+
+def test_all_daemons_gone_a_waiting_guest_starts_by_the_expiry(
+    box: Box, eventually: Eventually
+) -> None:
+    """No seat, then nobody who could say so: Slurm decides alone when the lease is over."""
+    for node in ("n1", "n2"):
+        box.plain_owner(node, eventually)
+    guest = box.job("--gres=gpu:1", OURS)
+    assert eventually(lambda: box.why(guest).get("reason") == "no_guest_seat"), box.why(guest)
+    ours = [name for name in box.cluster.daemons() if name.startswith(("scheduler", "coordinator"))]
+    assert len(ours) == 1 + SHAPE.nodes
+    for name in ours:
+        box.cluster.kill(name)
+    assert box.where(guest) == "PENDING"
+    deadline = time.monotonic() + LEASE_S + 60
+    while time.monotonic() < deadline and box.where(guest) == "PENDING":
+        time.sleep(0.5)
+    assert box.where(guest).startswith("RUNNING")

@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reading a job's data ahead while it imports and loads: `--slip-data`.
+
+In the job's own process, with its user's rights. A thread of the lowest priority asks the kernel to
+have the files in memory, in the order of their names, until the first boundary or a limit.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import stat
+import threading
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+VARIABLES = ("SLIPSTREAM_DATA", "SLURM_SPANK_SLIPSTREAM_DATA")
+"""Set by the user, or by Slurm for a job that was given the flag."""
+MOST_BYTES = 16 << 30
+_PART_OF_FREE_MEMORY = 4
+_CHUNK_BYTES = 128 << 10
+"""The kernel reads no more for one request than a device's own read-ahead, often just this."""
+_IOPRIO_SET = {"x86_64": 251, "aarch64": 30}
+_IOPRIO_IDLE = 3 << 13
+
+
+class ReadAhead:
+    """One thread that reads ahead until it is done, told to stop, or the process ends."""
+
+    def __init__(self, paths: list[str], most_bytes: int) -> None:
+        self.asked_bytes = 0
+        """In whole chunks: a small file is as much work as one."""
+        self._paths = paths
+        self._most_bytes = most_bytes
+        self._stopped = False
+        self._thread = threading.Thread(target=self._run, name="slipstream-data", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """The training has its data by now; it does not wait for us."""
+        self._stopped = True
+
+    def join(self, timeout_s: float) -> bool:
+        """Wait for the end; says whether it came."""
+        self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        _yield_to_others()
+        for path in self._paths:
+            for file in _files(path):
+                if self._is_enough():
+                    return
+                try:
+                    self._read(file)
+                except OSError:
+                    continue  # gone, or not ours to read: the training will say so if it matters
+
+    def _read(self, file: str) -> None:
+        # A pipe or a device would wait for somebody: only what is a file, also after it was opened.
+        descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        try:
+            status = os.fstat(descriptor)
+            if not stat.S_ISREG(status.st_mode):
+                return
+            for start in range(0, max(1, status.st_size), _CHUNK_BYTES):
+                if self._is_enough():
+                    return
+                os.posix_fadvise(descriptor, start, _CHUNK_BYTES, os.POSIX_FADV_WILLNEED)
+                self.asked_bytes += _CHUNK_BYTES
+        finally:
+            os.close(descriptor)
+
+    def _is_enough(self) -> bool:
+        return self._stopped or self.asked_bytes >= self._most_bytes
+
+
+def from_environment(environment: Mapping[str, str]) -> ReadAhead | None:
+    """For the first process of a job on this node, if the job said where its data is."""
+    rank = environment.get("LOCAL_RANK") or environment.get("SLURM_LOCALID") or "0"
+    told = next((environment[name] for name in VARIABLES if environment.get(name)), "")
+    paths = [path for path in told.split(",") if path.startswith("/")]
+    if not paths or rank != "0":
+        return None
+    return ReadAhead(paths, min(MOST_BYTES, _free_bytes() // _PART_OF_FREE_MEMORY))
+
+
+def _files(path: str) -> Iterator[str]:
+    """The file itself, or all below the folder, by name; folders that are links are not entered."""
+    if not os.path.isdir(path):  # noqa: PTH112 (no pathlib in a user's process)
+        yield path
+        return
+    for folder, folders, files in os.walk(path):
+        folders.sort()
+        for file in sorted(files):
+            yield f"{folder}/{file}"
+
+
+def _free_bytes() -> int:
+    try:
+        with open("/proc/meminfo", "rb") as meminfo:  # noqa: PTH123 (no pathlib in a user's process)
+            for line in meminfo:
+                if line.startswith(b"MemAvailable:"):
+                    return int(line.split()[1]) << 10
+    except (OSError, ValueError):
+        pass
+    return 0
+
+
+def _yield_to_others() -> None:
+    """This thread alone: the lowest priority for the processor and for disks."""
+    try:
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 19)
+        number = _IOPRIO_SET.get(os.uname().machine)
+        if number is not None:
+            ctypes.CDLL(None, use_errno=True).syscall(number, 1, 0, _IOPRIO_IDLE)
+    except OSError:
+        pass  # then it reads as everybody else
