@@ -81,8 +81,11 @@ def test_boundaries_are_counted_and_timed(make: Make) -> None:
 def test_before_the_first_boundary_a_training_loads(make: Make) -> None:
     """An owner says what it can do; a guest can pass the baton, too."""
     for role, able in (
-        (Role.OWNER, Capability.BOUNDARIES | Capability.PAUSE),
-        (Role.GUEST, Capability.BOUNDARIES | Capability.PAUSE | Capability.BATON),
+        (Role.OWNER, Capability.BOUNDARIES | Capability.PAUSE | Capability.PARKABLE),
+        (
+            Role.GUEST,
+            Capability.BOUNDARIES | Capability.PAUSE | Capability.PARKABLE | Capability.BATON,
+        ),
     ):
         _, seen = make(role, task=int(role))
         seen.refresh()

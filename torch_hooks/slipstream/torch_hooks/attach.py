@@ -182,6 +182,8 @@ def detach() -> None:
     handles, _process.handles = _process.handles, []
     for handle in handles:
         handle.remove()  # type: ignore[attr-defined]  # torch's RemovableHandle
+    if _process.session:
+        _process.session.let_go()
     _process.end()
 
 

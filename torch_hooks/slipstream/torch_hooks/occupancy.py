@@ -30,7 +30,7 @@ from slipstream.torch_hooks.occupancy_errors import (
     OutOfMemoryError,
 )
 from slipstream.torch_hooks.occupancy_queue import Span
-from slipstream.wire.gpu_state import COMPUTE, COPY, ENGINES, ENVIRONMENT_VARIABLE, TO_HOST
+from slipstream.wire.gpu_state import COMPUTE, COPY, ENVIRONMENT_VARIABLE, TO_HOST
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -120,7 +120,7 @@ class Gpu:
 
     def synchronize(self) -> None:
         """Wait until all kernels and copies of this process have ended."""
-        self._open().wait_for_last(ENGINES)
+        self._open().synchronize()
 
     def allocate(self, nbytes: int) -> Allocation:
         """Take memory, or raise OutOfMemoryError and take none."""
@@ -139,7 +139,7 @@ class Gpu:
         if context is None:
             return
         try:
-            context.wait_for_last(ENGINES)
+            context.synchronize()
         except DeviceLostError:
             pass  # nothing will end any more; the place is given back all the same
         finally:

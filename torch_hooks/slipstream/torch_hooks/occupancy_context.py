@@ -59,6 +59,10 @@ class Context:
     def forget(self) -> None:
         """Have no place: to begin with, and in a forked child, where it is the parent's."""
         self.seat = _LEFT
+        self.away_bytes = 0
+        """Of the memory taken, what is in host memory for now and not on the GPU's books."""
+        self.cap_bytes: int | None = None
+        """What of it may be on the GPU; with a cap, memory that is refused there is away."""
         self._health = 0
         self._last = [0 for _ in ENGINES]
 
@@ -134,6 +138,10 @@ class Context:
         for kind in kinds:
             self.wait(kind, self._last[kind])
 
+    def synchronize(self) -> None:
+        """Sleep until all that this process has queued has ended."""
+        self.wait_for_last(ENGINES)
+
     def span(self, kind: int, number: int) -> Span | None:
         """When the work runs, as things stand; None when that is long forgotten."""
         return self._queues[kind].span(number)
@@ -151,15 +159,27 @@ class Context:
 
     def _take(self, now_ns: int, nbytes: int) -> Seat:
         seat = self._seated()
+        if self.cap_bytes is None:
+            self._book(now_ns, seat, nbytes)
+            return seat
+        own_bytes = self.gpu.processes[seat.slot].memory_bytes
+        fitting = min(nbytes, max(0, self.cap_bytes - own_bytes), self._free_bytes(now_ns))
+        self._book(now_ns, seat, fitting)
+        self.away_bytes += nbytes - fitting
+        return seat
+
+    def _book(self, now_ns: int, seat: Seat, nbytes: int) -> None:
         if self._table.memory_bytes() + nbytes > self.gpu.memory_bytes:
-            self._table.reap(now_ns)
-            used_bytes = self._table.memory_bytes()
-            if used_bytes + nbytes > self.gpu.memory_bytes:
-                raise OutOfMemoryError(self._memory_sentence(nbytes, used_bytes))
+            free_bytes = self._free_bytes(now_ns)
+            if nbytes > free_bytes:
+                raise OutOfMemoryError(self._memory_sentence(nbytes, free_bytes))
         process = self.gpu.processes[seat.slot]
         process.memory_bytes += nbytes
         process.peak_memory_bytes = max(process.peak_memory_bytes, process.memory_bytes)
-        return seat
+
+    def _free_bytes(self, now_ns: int) -> int:
+        self._table.reap(now_ns)
+        return max(0, self.gpu.memory_bytes - self._table.memory_bytes())
 
     def free(self, seat: Seat, nbytes: int) -> None:
         """Give memory back, unless its process was another one or has closed the GPU since."""
@@ -167,7 +187,39 @@ class Context:
 
     def _give_back(self, _: int, seat: Seat, nbytes: int) -> None:
         if seat == self.seat:
-            self.gpu.processes[seat.slot].memory_bytes -= nbytes
+            away = min(nbytes, self.away_bytes)
+            self.away_bytes -= away
+            self.gpu.processes[seat.slot].memory_bytes -= nbytes - away
+
+    def held_bytes(self) -> int:
+        """What of this process's memory is on the GPU."""
+        return self.usage().memory_bytes
+
+    def wanted_bytes(self) -> int:
+        """What of this process's memory is away and would be on the GPU if there were room."""
+        below_cap = self.away_bytes
+        if self.cap_bytes is not None:
+            below_cap = max(0, self.cap_bytes - self.held_bytes())
+        return min(self.away_bytes, below_cap)
+
+    def move_out(self, nbytes: int) -> None:
+        """Take so much off the GPU's books; it counts as away, and others may have the room."""
+        self._section.run(self._move_out, nbytes)
+
+    def _move_out(self, _: int, nbytes: int) -> None:
+        process = self.gpu.processes[self._seated().slot]
+        nbytes = min(nbytes, process.memory_bytes)
+        self.away_bytes += nbytes
+        process.memory_bytes -= nbytes
+
+    def move_in(self, nbytes: int) -> None:
+        """Bring so much of what is away back; all of it, or OutOfMemoryError and nothing."""
+        self._section.run(self._move_in, nbytes)
+
+    def _move_in(self, now_ns: int, nbytes: int) -> None:
+        nbytes = min(nbytes, self.away_bytes)
+        self._book(now_ns, self._seated(), nbytes)
+        self.away_bytes -= nbytes
 
     def usage(self) -> Usage:
         """What this process and all of them have used and hold."""
@@ -215,7 +267,7 @@ class Context:
             "reset after this process opened it; the process has to start anew"
         )
 
-    def _memory_sentence(self, nbytes: int, used_bytes: int) -> str:
+    def _memory_sentence(self, nbytes: int, free_bytes: int) -> str:
         total_bytes = self.gpu.memory_bytes
         holders = "".join(
             f" Process {process.pid} has {_size(process.memory_bytes)} memory in use."
@@ -225,7 +277,7 @@ class Context:
         return (
             f"Occupancy GPU out of memory. Tried to allocate {_size(nbytes)}. "
             f"GPU {self.index} has a total capacity of {_size(total_bytes)} "
-            f"of which {_size(total_bytes - used_bytes)} is free.{holders}"
+            f"of which {_size(free_bytes)} is free.{holders}"
         )
 
 
@@ -253,6 +305,11 @@ def open_context(path: str, index: int) -> Context:
             context = _contexts[(*key, index)] = Context(node, index)
         context.open()
         return context
+
+
+def open_contexts() -> list[Context]:
+    """Those through which this process is on a GPU."""
+    return [context for context in _contexts.values() if context.seat is not _LEFT]
 
 
 def _map_once(path: str) -> tuple[tuple[int, int], Node]:

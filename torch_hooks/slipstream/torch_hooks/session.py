@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a training process does at a boundary: say how far it is, read what is asked, keep order.
 
-While the lease holds a guest may be asked to stand still, and does so until it is asked no more.
-When the lease is lost, an owner runs free and a guest passes the baton.
+While the lease holds it may be asked to stand still or to park, and does so until it is asked no
+more. When the lease is lost, nobody could say when to end that: an owner runs free and a guest
+passes the baton.
 """
 
 from __future__ import annotations
 
 import os
+import sys
 import time
 from time import monotonic_ns
 from typing import TYPE_CHECKING
@@ -19,11 +21,13 @@ from slipstream.wire.control_block import Capability, Phase, Request, Role
 
 if TYPE_CHECKING:
     from slipstream.torch_hooks.block import Block
+    from slipstream.torch_hooks.memory import Memory
     from slipstream.torch_hooks.notes import Notes
     from slipstream.wire.control_block import Directive
 
 
 _LOOK_EVERY_S = 0.02
+_LOOK_EVERY_WHEN_PARKED_S = 0.05  # coming back takes longer than that
 
 
 class Session:
@@ -43,17 +47,18 @@ class Session:
         self._baton_waited_ns = 0
         self._paused_ns = 0
         self._saving_ns = 0
-        block.write(
-            phase=Phase.LOADING,
-            capabilities=Capability.BOUNDARIES
-            | Capability.PAUSE
-            | (Capability.BATON if self._baton else 0),
-        )
+        self._parked_ns = 0
+        self._memory: Memory | None = None
+        self._capped = False
+        self._capabilities = Capability.BOUNDARIES | Capability.PAUSE | Capability.PARKABLE
+        if self._baton:
+            self._capabilities |= Capability.BATON
+        block.write(phase=Phase.LOADING, capabilities=self._capabilities)
 
     def may_begin(self) -> bool:
         """Whether nobody asks this process to stand still before it has used a device."""
         self._read_news()
-        return not self._must_stand()
+        return not self._asks(Request.PAUSE)
 
     def begin(self) -> None:
         """Before anything is on the GPU: a process that has to stand still does so here."""
@@ -87,6 +92,11 @@ class Session:
         self.block.write(phase=Phase.ENDED, saving_ns=self._saving_ns, problems=self._notes.total)
         self.block.close()
 
+    def let_go(self) -> None:
+        """The process goes on without us: nothing of its memory is elsewhere."""
+        if self._memory:
+            self._memory.close()
+
     def abandon(self) -> None:
         """In a forked child: the page and the batons are the parent's."""
         if self._baton:
@@ -103,7 +113,10 @@ class Session:
         elif self._lost:
             self._lease_is_back()
         self._stand_still()
-        self._quiet = not self._lost and not self._is_asked_to_stand
+        if self._asks(Request.PARK):
+            self._park()
+        self._keep_to_cap()
+        self._quiet = not (self._lost or self._is_asked_to_wait or self._capped)
 
     def _read_news(self) -> None:
         directive = self.block.news()
@@ -112,19 +125,30 @@ class Session:
             self.block.write(directive_epoch=directive.epoch, problems=self._notes.total)
 
     @property
-    def _is_asked_to_stand(self) -> bool:
+    def _is_asked_to_wait(self) -> bool:
         """Now, or after a mini-batch that is yet to come."""
-        return self.directive is not None and self.directive.request == Request.PAUSE
+        directive = self.directive
+        if directive is None:
+            return False
+        asked = directive.request in {Request.PAUSE, Request.PARK}
+        return asked or directive.armed_for_minibatch > self.minibatches
+
+    def _asks(self, request: Request) -> bool:
+        """Whether it is to be done at this boundary, by somebody who will say when to end it."""
+        directive = self.directive
+        if directive is None or directive.request != request:
+            return False
+        return self.minibatches >= directive.armed_for_minibatch and self._has_lease()
 
     def _stand_still(self) -> None:
         """Wait here if it is asked for; without a coordinator nobody could say when to go on."""
-        if not self._must_stand():
+        if not self._asks(Request.PAUSE):
             return
         self._notes.say("stands still: the node's coordinator asks for it")
         self.block.write(phase=Phase.PAUSED)
         began_ns = monotonic_ns()
         with label("pause"):
-            while self._must_stand():
+            while self._asks(Request.PAUSE):
                 time.sleep(_LOOK_EVERY_S)
                 self._read_news()
         self._paused_ns += monotonic_ns() - began_ns
@@ -135,11 +159,56 @@ class Session:
         if self.minibatches and not self._has_lease():
             self._without_lease()
 
-    def _must_stand(self) -> bool:
+    def _park(self) -> None:
+        began_ns = monotonic_ns()
+        try:
+            with label("park"):
+                if "torch" in sys.modules:
+                    self._memory_of_torch().park(self._stay_parked)
+                else:
+                    self._stay_parked(emptied=False)
+        finally:  # a Ctrl-C is the program's, and it may go on
+            self._parked_ns += monotonic_ns() - began_ns
+            self.block.write(
+                phase=Phase.TRAINING, parked_ns=self._parked_ns, problems=self._notes.total
+            )
+
+    def _stay_parked(self, emptied: bool) -> None:  # noqa: FBT001 (a callback's one argument)
+        """Wait until this process may go on; without a lease a guest needs the baton for that."""
+        if not emptied:
+            self._capabilities &= ~Capability.PARKABLE  # it was asked for and could not be done
+        while True:
+            self.block.write(
+                phase=Phase.PARKED if emptied else Phase.PAUSED,
+                capabilities=self._capabilities,
+                problems=self._notes.total,
+            )
+            while self._asks(Request.PARK):
+                time.sleep(_LOOK_EVERY_WHEN_PARKED_S)
+                self._read_news()
+            if not self._has_lease():
+                self._without_lease()
+            if self._lost and self._has_lease():
+                self._lease_is_back()
+            if not self._asks(Request.PARK):
+                return
+
+    def _keep_to_cap(self) -> None:
+        """Also without a lease: the neighbours' memory is where it was."""
         directive = self.directive
-        if directive is None or directive.request != Request.PAUSE:
-            return False
-        return self.minibatches >= directive.armed_for_minibatch and self._has_lease()
+        if directive is None or "torch" not in sys.modules:
+            return
+        is_due = self.minibatches >= directive.armed_for_minibatch
+        if is_due and (directive.cap_bytes or self._capped):
+            self._capped = not self._memory_of_torch().cap(directive.cap_bytes)
+
+    def _memory_of_torch(self) -> Memory:
+        """Loaded when first needed: most trainings never are asked for their memory."""
+        if self._memory is None:
+            from slipstream.torch_hooks.memory import Memory  # noqa: PLC0415 (see above)
+
+            self._memory = Memory(self._notes)
+        return self._memory
 
     def _without_lease(self) -> None:
         if not self._lost:

@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Emptying a device into host memory, and filling it again to the bit.
+
+Each storage of a living tensor is copied out and made empty in place, later grown again and copied
+back. Tensors, their views and whoever holds them never notice: it is the same storage throughout.
+Anything may interrupt this, a user's Ctrl-C first of all; what was moved by then is known.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from slipstream.torch_hooks import storages
+from slipstream.torch_hooks.host_memory import Area, aligned
+
+if TYPE_CHECKING:
+    from torch import Tensor, UntypedStorage
+
+    from slipstream.torch_hooks.device import Device
+
+
+class Parking:
+    """Where the tensors of this process go; the place is kept for the next time."""
+
+    def __init__(self) -> None:
+        self._area: Area | None = None
+        self._away: list[tuple[UntypedStorage, Tensor]] = []
+
+    def empty(self, device: Device) -> int:
+        """Take everything off the device; returns how many bytes of tensors had to stay."""
+        device.synchronize()
+        found = storages.alive(device.holds)
+        area = self._area_for(sum(aligned(one.nbytes()) for one in found.movable), device)
+        begin = 0
+        for storage in found.movable:
+            host = area.bytes[begin : begin + storage.nbytes()]
+            device.copy(host, storages.raw(storage))
+            self._away.append((storage, host))
+            storage.resize_(0)
+            begin += aligned(host.numel())
+        device.release_caches()
+        device.leave()
+        return found.stuck_bytes
+
+    def fill(self, device: Device) -> bool:
+        """Bring everything back; False if it does not fit yet, and then what is away stays away."""
+        if not device.come_back(sum(host.numel() for _, host in self._away)):
+            return False
+        try:
+            self.fill_tensors(device)
+        except torch.cuda.OutOfMemoryError:  # a neighbour was faster
+            device.release_caches()
+            return False
+        return True
+
+    def fill_tensors(self, device: Device) -> None:
+        """Bring the tensors back, whatever else there is room for."""
+        while self._away:
+            storage, host = self._away[-1]
+            storage.resize_(host.numel())
+            device.prepare(storage)
+            device.copy(storages.raw(storage), host)
+            self._away.pop()
+        device.synchronize()
+        if self._area:
+            self._area.offer()
+
+    def _area_for(self, nbytes: int, device: Device) -> Area:
+        if self._area is None or self._area.nbytes < nbytes:
+            self._area = None  # first: there may be no room for both
+            self._area = Area(nbytes, pin=device.pin)
+        return self._area
