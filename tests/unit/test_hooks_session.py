@@ -73,8 +73,8 @@ def test_boundaries_are_counted_and_timed(make: Make) -> None:
 def test_before_the_first_boundary_a_training_loads(make: Make) -> None:
     """An owner says what it can do; a guest can pass the baton, too."""
     for role, able in (
-        (Role.OWNER, Capability.BOUNDARIES),
-        (Role.GUEST, Capability.BOUNDARIES | Capability.BATON),
+        (Role.OWNER, Capability.BOUNDARIES | Capability.GATEABLE),
+        (Role.GUEST, Capability.BOUNDARIES | Capability.GATEABLE | Capability.BATON),
     ):
         _, seen = make(role, task=int(role))
         seen.refresh()

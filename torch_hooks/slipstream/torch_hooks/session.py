@@ -16,8 +16,11 @@ from slipstream.wire.control_block import Capability, Phase, Role
 
 if TYPE_CHECKING:
     from slipstream.torch_hooks.block import Block
+    from slipstream.torch_hooks.gate import Gate
     from slipstream.torch_hooks.notes import Notes
     from slipstream.wire.control_block import Directive
+
+_ALL_OF_IT = 100
 
 
 class Session:
@@ -35,15 +38,21 @@ class Session:
         self._lost = False
         self._quiet = False
         self._baton_waited_ns = 0
+        self._gate: Gate | None = None
+        self._slept_ns = 0
         block.write(
             phase=Phase.LOADING,
-            capabilities=Capability.BOUNDARIES | (Capability.BATON if self._baton else 0),
+            capabilities=Capability.BOUNDARIES
+            | Capability.GATEABLE
+            | (Capability.BATON if self._baton else 0),
         )
 
     def boundary(self) -> None:
         """Between two mini-batches. Almost always quick: each microsecond here is the user's."""
         now_ns = monotonic_ns()
         self.minibatches += 1
+        if self._gate is not None:
+            self._leave_out_sleep(self._gate, now_ns)
         pace_ns = self._pace.add(now_ns - self._began_ns)
         if self.block.boundary(self.minibatches, now_ns, pace_ns) and self._quiet:
             self._began_ns = now_ns
@@ -53,6 +62,7 @@ class Session:
 
     def end(self) -> None:
         """The last thing this process says."""
+        self._remove_gate()
         if self._baton:
             self._baton.pass_on()
         self.block.write(phase=Phase.ENDED, problems=self._notes.total)
@@ -71,12 +81,36 @@ class Session:
         directive = self.block.news()
         if directive is not None:
             self.directive = directive
+            self._heed_share(directive.share_pct)
             self.block.write(directive_epoch=directive.epoch, problems=self._notes.total)
         if self.block.lease_until_ns < now_ns:
             self._without_lease()
         elif self._lost:
             self._lease_is_back()
-        self._quiet = not self._lost
+        if self._gate is not None and not self._lost:
+            self._gate.at_boundary(self.directive.epoch if self.directive else 0)
+            self._slept_ns = self._gate.slept_ns
+        self._quiet = not self._lost and self._gate is None
+
+    def _heed_share(self, share_pct: int) -> None:
+        """A gate is there only while it is needed: it costs each operator a little."""
+        if share_pct >= _ALL_OF_IT:
+            self._remove_gate()
+        elif self._gate is None:
+            from slipstream.torch_hooks import gate  # noqa: PLC0415 (paid for by those who need it)
+
+            self._gate = gate.install(self.block, self._notes)
+
+    def _remove_gate(self) -> None:
+        gate, self._gate = self._gate, None
+        if gate is not None:
+            gate.remove()
+
+    def _leave_out_sleep(self, gate: Gate, now_ns: int) -> None:
+        """Being held up is not training; threads may have been held up at the same time."""
+        slept_ns = gate.slept_ns
+        self._began_ns = min(now_ns, self._began_ns + slept_ns - self._slept_ns)
+        self._slept_ns = slept_ns
 
     def _without_lease(self) -> None:
         if not self._lost:
@@ -136,5 +170,4 @@ def _baton(block: Block, notes: Notes) -> Baton | None:
             "bad setting", f"{SLICE_VARIABLE}={slice_ms!r} is no number; {DEFAULT_SLICE_MS} taken"
         )
         slice_ms = ""
-    run_dir = os.path.dirname(os.path.dirname(os.path.dirname(block.path)))  # noqa: PTH120 (no pathlib in a user's process)
-    return Baton(run_dir, identity.gpu_uuids, slice_ms=int(slice_ms or DEFAULT_SLICE_MS))
+    return Baton(block.run_dir, identity.gpu_uuids, slice_ms=int(slice_ms or DEFAULT_SLICE_MS))

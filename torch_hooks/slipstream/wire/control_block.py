@@ -68,6 +68,7 @@ class Capability(enum.IntFlag):
 
     BOUNDARIES = 1
     BATON = 2
+    GATEABLE = 64
 
 
 _NO_CAPABILITY = Capability(0)

@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Keeping a guest to its share: where its device's work begins, or at boundaries where that fails.
+
+On the CPU operators wait in the native gate; on the occupancy GPU launches do. Without the native
+gate, and on CUDA, the process pauses at boundaries by a bucket of the same kind. A gate is made at the
+boundary where a share below 100 % is first read, and removed at the one where it is 100 again.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import TYPE_CHECKING, Any, Protocol
+
+from slipstream.torch_hooks import native
+from slipstream.torch_hooks.bucket import Bucket
+from slipstream.torch_hooks.native_gate import NativeGate
+from slipstream.torch_hooks.owner_watch import OwnerWatch
+from slipstream.wire import owner_phase
+
+if TYPE_CHECKING:
+    from slipstream.torch_hooks.block import Block
+    from slipstream.torch_hooks.notes import Notes
+
+
+class Gate(Protocol):
+    """What a session needs of a gate."""
+
+    @property
+    def slept_ns(self) -> int:
+        """How long this process has been held up in all."""
+
+    def at_boundary(self, epoch: int) -> None:
+        """A mini-batch has ended, and the directive of this epoch is being acted on."""
+
+    def remove(self) -> None:
+        """Hold nobody up any more."""
+
+
+def install(block: Block, notes: Notes) -> Gate:
+    """The best gate there is for this process, kept to the share that its page says."""
+    occupancy = _occupancy_context()
+    if occupancy is None and _uses_cuda():
+        return _AtBoundaries(block, _CudaClock())
+    try:
+        made = NativeGate(
+            block.asked_share_pct(),
+            down_address=block.down_address,
+            owner=_owner(block, notes),
+            at_operators=occupancy is None,
+        )
+    except native.NativeError as error:
+        notes.problem("no native gate", f"{error}; it pauses at boundaries instead")
+        return _AtLaunches(block, occupancy) if occupancy else _AtBoundaries(block, _CpuClock())
+    return _Native(made, occupancy)
+
+
+class _Native:
+    """The native gate, at operators or at the occupancy GPU's launches."""
+
+    def __init__(self, native_gate: NativeGate, occupancy: Any) -> None:  # noqa: ANN401 (a module)
+        self._native = native_gate
+        self._occupancy = occupancy
+        if occupancy:
+            occupancy.hold_launches(native_gate)
+
+    @property
+    def slept_ns(self) -> int:
+        return self._native.slept_ns
+
+    def at_boundary(self, epoch: int) -> None:
+        self._native.heard(epoch)
+
+    def remove(self) -> None:
+        if self._occupancy:
+            self._occupancy.hold_launches(None)
+        self._native.remove()
+
+
+class _AtLaunches:
+    """The occupancy GPU without native code: a bucket where kernels are launched."""
+
+    def __init__(self, block: Block, occupancy: Any) -> None:  # noqa: ANN401 (a module)
+        self._launched_ns = 0
+        self._occupancy = occupancy
+        self._bucket = Bucket(block.asked_share_pct, lambda: self._launched_ns)
+        occupancy.hold_launches(self)
+
+    @property
+    def slept_ns(self) -> int:
+        return self._bucket.slept_ns
+
+    def admit(self, _begin_ns: int, _duration_ns: int) -> None:
+        self._bucket.wait()
+
+    def charge(self, device_ns: int, _ends_ns: int) -> None:
+        self._launched_ns += device_ns
+
+    def at_boundary(self, epoch: int) -> None:
+        pass
+
+    def remove(self) -> None:
+        self._occupancy.hold_launches(None)
+
+
+class _AtBoundaries:
+    """A bucket that is asked between two mini-batches."""
+
+    def __init__(self, block: Block, clock: _CpuClock | _CudaClock) -> None:
+        self._clock = clock
+        self._bucket = Bucket(block.asked_share_pct, clock.used_ns)
+
+    @property
+    def slept_ns(self) -> int:
+        return self._bucket.slept_ns
+
+    def at_boundary(self, epoch: int) -> None:  # noqa: ARG002 (a gate that has no request to let through)
+        self._clock.stop()
+        self._bucket.wait()
+        self._clock.start()
+
+    def remove(self) -> None:
+        pass
+
+
+class _CpuClock:
+    """What this process has computed; the core stands for the GPU."""
+
+    used_ns = staticmethod(time.process_time_ns)
+
+    def start(self) -> None:
+        pass
+
+    def stop(self) -> None:
+        pass
+
+
+class _CudaClock:
+    """The time between two boundaries on the device, by events. This has never run on a GPU."""
+
+    def __init__(self) -> None:
+        self._used_ns = 0
+        self._began: Any = None
+        self.start()
+
+    def used_ns(self) -> int:
+        return self._used_ns
+
+    def start(self) -> None:
+        self._began = self._event()
+
+    def stop(self) -> None:
+        ended = self._event()
+        ended.synchronize()  # whoever is throttled has no use for a full queue
+        self._used_ns += int(self._began.elapsed_time(ended) * 1e6)
+
+    def _event(self) -> Any:  # noqa: ANN401 (torch's)
+        event = sys.modules["torch"].cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+
+def _owner(block: Block, notes: Notes) -> OwnerWatch | None:
+    """The phase word of this process's GPU; of several GPUs only the first one's is heeded."""
+    for uuid in block.identity.gpu_uuids[:1]:
+        try:
+            return OwnerWatch(owner_phase.path(block.run_dir, uuid))
+        except OSError as error:
+            notes.say(f"no phase word of the owner ({error}): the share alone counts")
+    return None
+
+
+def _occupancy_context() -> Any:  # noqa: ANN401 (a module, if the program has loaded it)
+    module = sys.modules.get("slipstream.torch_hooks.occupancy_context")
+    return module if module is not None and module.is_open() else None
+
+
+def _uses_cuda() -> bool:
+    torch = sys.modules.get("torch")
+    cuda = getattr(torch, "cuda", None)
+    return cuda is not None and bool(cuda.is_initialized())
