@@ -46,21 +46,25 @@ def install(block: Block, notes: Notes) -> Gate:
         made = NativeGate(
             block.asked_share_pct(),
             down_address=block.down_address,
-            owner=_owner(block, notes),
             at_operators=occupancy is None,
         )
     except native.NativeError as error:
         notes.problem("no native gate", f"{error}; it pauses at boundaries instead")
         return _AtLaunches(block, occupancy) if occupancy else _AtBoundaries(block, _CpuClock())
-    return _Native(made, occupancy)
+    return _Native(made, occupancy, block)
 
 
 class _Native:
     """The native gate, at operators or at the occupancy GPU's launches."""
 
-    def __init__(self, native_gate: NativeGate, occupancy: Any) -> None:  # noqa: ANN401 (a module)
+    def __init__(self, native_gate: NativeGate, occupancy: Any, block: Block) -> None:  # noqa: ANN401 (a module)
         self._native = native_gate
         self._occupancy = occupancy
+        # Of several GPUs only the first one's owner is heeded.
+        first = block.identity.gpu_uuids[:1]
+        self._phase_path = owner_phase.path(block.run_dir, first[0]) if first else ""
+        self._owner: OwnerWatch | None = None
+        self._look_for_owner()
         if occupancy:
             occupancy.hold_launches(native_gate)
 
@@ -70,11 +74,27 @@ class _Native:
 
     def at_boundary(self, epoch: int) -> None:
         self._native.heard(epoch)
+        self._look_for_owner()
 
     def remove(self) -> None:
         if self._occupancy:
             self._occupancy.hold_launches(None)
         self._native.remove()
+        if self._owner:
+            self._owner.close()
+
+    def _look_for_owner(self) -> None:
+        """A GPU gets another owner, and with it another word, while a guest is on it."""
+        before = self._owner
+        if not self._phase_path or (before and not before.is_replaced()):
+            return
+        try:
+            self._owner = OwnerWatch(self._phase_path)
+        except OSError:
+            self._owner = None  # nobody says when it waits: the share alone counts
+        self._native.watch(self._owner)
+        if before:
+            before.close()
 
 
 class _AtLaunches:
@@ -158,16 +178,6 @@ class _CudaClock:
         event = sys.modules["torch"].cuda.Event(enable_timing=True)
         event.record()
         return event
-
-
-def _owner(block: Block, notes: Notes) -> OwnerWatch | None:
-    """The phase word of this process's GPU; of several GPUs only the first one's is heeded."""
-    for uuid in block.identity.gpu_uuids[:1]:
-        try:
-            return OwnerWatch(owner_phase.path(block.run_dir, uuid))
-        except OSError as error:
-            notes.say(f"no phase word of the owner ({error}): the share alone counts")
-    return None
 
 
 def _occupancy_context() -> Any:  # noqa: ANN401 (a module, if the program has loaded it)

@@ -74,20 +74,16 @@ class NativeGate:
         share_pct: int,
         *,
         down_address: int = 0,
-        owner: OwnerWatch | None = None,
         at_operators: bool = True,
     ) -> None:
         self._library = _library()
         self.words: Words = self._library.slip_gate().contents
-        self._owner = owner
         if at_operators:
             _hang_in(self._library)
         words = self.words
         words.share_pct = share_pct
         words.down = down_address or None
         words.charged_by_hand = not at_operators
-        words.phase = owner.address if owner else None
-        words.phase_descriptor = owner.descriptor if owner else -1
         self._library.slip_gate_close()
 
     @property
@@ -98,6 +94,13 @@ class NativeGate:
     def set_share(self, share_pct: int) -> None:
         """For a gate without a page, which reads its share there by itself."""
         self.words.share_pct = share_pct
+
+    def watch(self, owner: OwnerWatch | None) -> None:
+        """Use this owner's waits from now on; it must stay open until another is given."""
+        if owner:
+            self._library.slip_gate_watch(owner.address, owner.descriptor)
+        else:
+            self._library.slip_gate_watch(None, -1)
 
     def heard(self, epoch: int) -> None:
         """What this directive asks for is being done: no operator has to hurry to a boundary."""
@@ -115,8 +118,6 @@ class NativeGate:
         """Nobody waits any more, and torch is as it was."""
         self._library.slip_gate_remove()
         self._library.slip_gate_let_go()
-        if self._owner:
-            self._owner.close()
 
 
 def _library() -> ctypes.CDLL:
@@ -125,6 +126,7 @@ def _library() -> ctypes.CDLL:
     library.slip_gate_install.restype = ctypes.c_char_p
     library.slip_gate_counted.restype = ctypes.c_uint64
     library.slip_gate_count.argtypes = (ctypes.c_char_p,)
+    library.slip_gate_watch.argtypes = (ctypes.c_void_p, ctypes.c_int64)
     library.slip_gate_admit.argtypes = (ctypes.c_uint64, ctypes.c_uint64)
     library.slip_gate_charge.argtypes = (ctypes.c_uint64, ctypes.c_uint64)
     return library

@@ -144,6 +144,11 @@ class Context:
         """When the work runs, as things stand; None when that is long forgotten."""
         return self._queues[kind].span(number)
 
+    def last_end_ns(self, kind: int) -> int:
+        """When the last work of this process ends; 0 when that is long forgotten."""
+        span = self._queues[kind].span(self._last[kind]) if self._last[kind] else None
+        return span.end_ns if span else 0
+
     def has_ended(self, kind: int, number: int) -> bool:
         """Whether the work has ended."""
         self._check_device()
@@ -261,6 +266,12 @@ def hold_launches(gate: LaunchGate | None) -> None:
 def is_open() -> bool:
     """Whether this process has a place on any GPU."""
     return any(context.opened for context in _contexts.values())
+
+
+def drained_ns() -> int:
+    """When all kernels have ended that this process has queued; may have been long ago."""
+    ends = (context.last_end_ns(COMPUTE) for context in _contexts.values() if context.opened)
+    return max(ends, default=0)
 
 
 _nodes: dict[tuple[int, int], Node] = {}

@@ -23,6 +23,15 @@ class OwnerWatch:
             os.close(self.descriptor)
             raise
         self.address = _address_of(self._map)
+        self._path = path
+        self._inode = os.fstat(self.descriptor).st_ino
+
+    def is_replaced(self) -> bool:
+        """Whether the GPU has another owner by now, and so another file."""
+        try:
+            return os.stat(self._path).st_ino != self._inode  # noqa: PTH116 (no pathlib in a user's process)
+        except OSError:
+            return True
 
     def close(self) -> None:
         """Let go of the file; whoever slept on it is woken by its time limit."""

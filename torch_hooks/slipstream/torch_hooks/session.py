@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from slipstream.torch_hooks.block import Block
     from slipstream.torch_hooks.gate import Gate
     from slipstream.torch_hooks.notes import Notes
+    from slipstream.torch_hooks.owner_waits import OwnerWaits
     from slipstream.wire.control_block import Directive
 
 _ALL_OF_IT = 100
@@ -39,6 +40,7 @@ class Session:
         self._quiet = False
         self._baton_waited_ns = 0
         self._gate: Gate | None = None
+        self.waits = _waits(block, notes)
         self._slept_ns = 0
         block.write(
             phase=Phase.LOADING,
@@ -63,13 +65,17 @@ class Session:
     def end(self) -> None:
         """The last thing this process says."""
         self._remove_gate()
+        if self.waits:
+            self.waits.leave()
         if self._baton:
             self._baton.pass_on()
         self.block.write(phase=Phase.ENDED, problems=self._notes.total)
         self.block.close()
 
     def abandon(self) -> None:
-        """In a forked child: the page and the batons are the parent's."""
+        """In a forked child: the page, the word and the batons are the parent's."""
+        if self.waits:
+            self.waits.forget()
         if self._baton:
             self._baton.pass_on()  # closes this process's copies; the parent goes on holding
         self.block.close()
@@ -152,6 +158,15 @@ class Session:
 
     def _has_lease(self) -> bool:
         return self.block.lease_until_ns >= monotonic_ns()
+
+
+def _waits(block: Block, notes: Notes) -> OwnerWaits | None:
+    """An owner's way of telling its guests when it waits."""
+    if block.identity.role != Role.OWNER:
+        return None
+    from slipstream.torch_hooks.owner_waits import OwnerWaits  # noqa: PLC0415 (guests need none)
+
+    return OwnerWaits(block.run_dir, block.identity.job_id, notes)
 
 
 def _baton(block: Block, notes: Notes) -> Baton | None:

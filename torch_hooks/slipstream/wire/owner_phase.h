@@ -16,7 +16,8 @@ struct slip_owner_phase {
   char magic[8];
   uint32_t version;
   uint32_t word; /* the futex; odd: the owner waits and its GPU is free */
-  uint64_t pid;  /* 0: no owner says anything */
+  uint64_t job_id;
+  uint64_t pid; /* 0: no owner says anything */
   uint64_t idle_from_ns;
   uint64_t ends_ns;
   uint64_t closed_ns;

@@ -16,6 +16,7 @@ from slipstream.wire import batons
 MAGIC = b"SLIPPHAS"
 VERSION = 1
 FILE_BYTES = 4096
+SUFFIX = ".phase"
 
 
 class OwnerPhase(ctypes.Structure):
@@ -25,6 +26,8 @@ class OwnerPhase(ctypes.Structure):
     version: int
     word: int
     """Counts changes, and is what guests wait on; odd: the owner waits and its GPU is free."""
+    job_id: int
+    """Whose GPU it is, as the coordinator knows."""
     pid: int
     """The owner's process; 0: nobody says anything."""
     idle_from_ns: int
@@ -38,6 +41,7 @@ class OwnerPhase(ctypes.Structure):
         ("magic", ctypes.c_char * 8),
         ("version", ctypes.c_uint32),
         ("word", ctypes.c_uint32),
+        ("job_id", ctypes.c_uint64),
         ("pid", ctypes.c_uint64),
         ("idle_from_ns", ctypes.c_uint64),
         ("ends_ns", ctypes.c_uint64),
@@ -48,12 +52,12 @@ class OwnerPhase(ctypes.Structure):
 
 def path(run_dir: str, gpu_uuid: str) -> str:
     """Where the file of a GPU is: beside its batons."""
-    return f"{batons.folder(run_dir)}/{gpu_uuid}.phase"
+    return f"{batons.folder(run_dir)}/{gpu_uuid}{SUFFIX}"
 
 
-def fresh() -> bytes:
-    """The file as the coordinator makes it."""
-    phase = OwnerPhase(magic=MAGIC, version=VERSION)
+def fresh(job_id: int) -> bytes:
+    """The file as the coordinator makes it for a GPU's new owner."""
+    phase = OwnerPhase(magic=MAGIC, version=VERSION, job_id=job_id)
     return bytes(phase).ljust(FILE_BYTES, b"\0")
 
 

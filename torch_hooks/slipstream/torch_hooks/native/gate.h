@@ -39,6 +39,7 @@ struct slip_gate *slip_gate(void);
 /* Called in gate_admit.c's order of events; all of it is safe for threads. */
 void slip_gate_reset(void);
 void slip_gate_let_go(void);
+void slip_gate_watch(const struct slip_owner_phase *phase, int64_t descriptor);
 void slip_gate_admit(uint64_t begin_ns, uint64_t duration_ns);
 void slip_gate_charge(uint64_t device_ns, uint64_t ends_ns);
 void slip_gate_operator(uint64_t name_hash);

@@ -47,6 +47,7 @@ static uint64_t grace_until_ns;
 static uint64_t budget_filled_ns;
 static uint32_t settled_word;
 static uint32_t dead_word;
+static bool owner_is_dead; /* while its word is that one */
 static uint64_t reference_ns;
 static uint64_t reference_cpu_ns;
 static uint64_t device_free_ns; /* when all is done that was launched by hand */
@@ -89,11 +90,22 @@ void slip_gate_reset(void) {
   settled_ns = reference_ns = budget_filled_ns = slip_now_ns();
   settled_cpu_ns = reference_cpu_ns = used_ns();
   next_look_ns = device_free_ns = 0;
-  settled_word = dead_word = 0;
+  settled_word = 0;
+  owner_is_dead = false;
   resting = true;
   gate.balance_ns = SLICE_NS / 2; /* on the average of what it will be */
   gate.budget_ns = 0;
   slip_estimates_forget();
+}
+
+/* The GPU has another owner, or none that says anything: null and -1. */
+void slip_gate_watch(const struct slip_owner_phase *phase, int64_t descriptor) {
+  pthread_mutex_lock(&lock);
+  gate.phase = phase;
+  gate.phase_descriptor = descriptor;
+  settled_word = 0;
+  owner_is_dead = false;
+  pthread_mutex_unlock(&lock);
 }
 
 /* Whoever waits goes on; what Python gave us is not touched any more. */
@@ -257,7 +269,7 @@ static struct verdict judge(uint64_t begin_ns, uint64_t duration_ns, uint64_t no
     turn(&phase, now_ns);
   }
   bool is_open = phase.word & 1;
-  if (phase.word == dead_word) {
+  if (owner_is_dead && phase.word == dead_word) {
     return (struct verdict){.go = true, .word = phase.word};
   }
   if (is_open && phase.idle_from_ns <= now_ns &&
@@ -331,6 +343,7 @@ static struct leave wait_for_leave(uint64_t begin_ns, uint64_t duration_ns,
     gate.slept_ns += woken_ns - now_ns;
     if (verdict.on_word && woken_ns - now_ns >= (uint64_t)LONGEST_SLEEP_NS && !owner_lives()) {
       dead_word = verdict.word;
+      owner_is_dead = true;
       gate.owners_found_dead++;
     }
     if (estimate && verdict.word & 1) {
