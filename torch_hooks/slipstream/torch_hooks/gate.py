@@ -12,7 +12,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any, Protocol
 
-from slipstream.torch_hooks import native
+from slipstream.torch_hooks import native, which_device
 from slipstream.torch_hooks.bucket import Bucket
 from slipstream.torch_hooks.native_gate import NativeGate
 from slipstream.torch_hooks.owner_watch import OwnerWatch
@@ -39,8 +39,8 @@ class Gate(Protocol):
 
 def install(block: Block, notes: Notes) -> Gate:
     """The best gate there is for this process, kept to the share that its page says."""
-    occupancy = _occupancy_context()
-    if occupancy is None and _uses_cuda():
+    occupancy = which_device.occupancy()
+    if occupancy is None and which_device.cuda():
         return _AtBoundaries(block, _CudaClock())
     try:
         made = NativeGate(
@@ -178,14 +178,3 @@ class _CudaClock:
         event = sys.modules["torch"].cuda.Event(enable_timing=True)
         event.record()
         return event
-
-
-def _occupancy_context() -> Any:  # noqa: ANN401 (a module, if the program has loaded it)
-    module = sys.modules.get("slipstream.torch_hooks.occupancy_context")
-    return module if module is not None and module.is_open() else None
-
-
-def _uses_cuda() -> bool:
-    torch = sys.modules.get("torch")
-    cuda = getattr(torch, "cuda", None)
-    return cuda is not None and bool(cuda.is_initialized())

@@ -7,6 +7,7 @@ import functools
 import sys
 from typing import TYPE_CHECKING, Any
 
+from slipstream.torch_hooks import which_device
 from slipstream.torch_hooks.inject.sitecustomize import watch
 
 if TYPE_CHECKING:
@@ -75,8 +76,4 @@ def _computes_here(loader: Any) -> bool:  # noqa: ANN401 (torch's)
     """A loader without workers computes in this thread; where the CPU is the device, that is work."""
     if getattr(loader, "_num_workers", 0):
         return False
-    occupancy = sys.modules.get("slipstream.torch_hooks.occupancy_context")
-    if occupancy is not None and occupancy.is_open():
-        return False
-    cuda = getattr(sys.modules.get("torch"), "cuda", None)
-    return not (cuda is not None and cuda.is_initialized())
+    return not (which_device.occupancy() or which_device.cuda())

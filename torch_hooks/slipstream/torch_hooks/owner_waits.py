@@ -15,11 +15,11 @@ import fcntl
 import glob
 import mmap
 import os
-import sys
 from collections import deque
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Any
 
+from slipstream.torch_hooks import which_device as device
 from slipstream.wire import batons, owner_phase
 from slipstream.wire.owner_phase import FILE_BYTES, OwnerPhase
 
@@ -45,6 +45,8 @@ class OwnerWaits:
         self._look_at_ns = 0
         self._places: dict[object, deque[int]] = {}
         self._began_ns = 0
+        self._delay: _Delay | None = None
+        self._delayed_ns = 0
 
     def begin(self, place: object) -> bool:
         """A wait begins; False if it is inside another or nobody can be told."""
@@ -56,12 +58,15 @@ class OwnerWaits:
         if not idle_from_ns:
             return False
         self._began_ns = now_ns
+        self._delayed_ns = self._delay.total_ns() if self._delay else 0
         self._word.open(idle_from_ns, self._ends_ns(place, now_ns))
         return True
 
     def end(self, place: object) -> None:
         """The wait that was begun has ended."""
         now_ns = monotonic_ns()
+        if self._delay:
+            now_ns -= self._delay.total_ns() - self._delayed_ns
         if self._word is not None:
             self._word.close(now_ns)
         self._places.setdefault(place, deque(maxlen=REMEMBERED)).append(now_ns - self._began_ns)
@@ -73,6 +78,9 @@ class OwnerWaits:
         self._look_at_ns = 1 << 63
         if word is not None:
             word.leave()
+        if self._delay:
+            self._delay.close()
+            self._delay = None
 
     def forget(self) -> None:
         """In a forked child: the word and its lock are the parent's."""
@@ -101,7 +109,25 @@ class OwnerWaits:
         except (OSError, ValueError) as error:
             self._notes.problem("phase word", f"{path}: {error}; guests do not see this owner wait")
             return False
+        if not (device.occupancy() or device.cuda()):
+            self._delay = _Delay()
         return True
+
+
+class _Delay:
+    """How long this thread could have run and another had its core.
+
+    Where the core is the device a guest makes the owner's waits longer; the kernel knows by how much.
+    """
+
+    def __init__(self) -> None:
+        self._descriptor = os.open("/proc/thread-self/schedstat", os.O_RDONLY | os.O_CLOEXEC)
+
+    def total_ns(self) -> int:
+        return int(os.pread(self._descriptor, 64, 0).split()[1])
+
+    def close(self) -> None:
+        os.close(self._descriptor)
 
 
 class _Word:
@@ -159,11 +185,9 @@ def _job_of(path: str) -> int:
 
 def _idle_from_ns(now_ns: int) -> int:
     """When the device has done what this process gave it; 0 if that cannot be told."""
-    occupancy = sys.modules.get("slipstream.torch_hooks.occupancy_context")
-    if occupancy is not None and occupancy.is_open():
-        return max(now_ns, int(occupancy.drained_ns()))
-    cuda = getattr(sys.modules.get("torch"), "cuda", None)
-    if cuda is not None and cuda.is_initialized():
+    if device.occupancy():
+        return max(now_ns, int(device.occupancy().drained_ns()))
+    if device.cuda():
         # This has never run on a GPU. A queue that is not empty keeps the word closed.
-        return now_ns if cuda.current_stream().query() else 0
+        return now_ns if device.cuda().current_stream().query() else 0
     return now_ns

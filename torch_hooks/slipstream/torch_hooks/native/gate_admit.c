@@ -50,6 +50,10 @@ static uint32_t dead_word;
 static bool owner_is_dead; /* while its word is that one */
 static uint64_t reference_ns;
 static uint64_t reference_cpu_ns;
+static struct {
+  uint64_t since_ns;
+  uint64_t used_ns;
+} crossing; /* what was used from when on, when the owner's word was last found changed */
 static uint64_t device_free_ns; /* when all is done that was launched by hand */
 
 static _Thread_local struct {
@@ -105,6 +109,7 @@ void slip_gate_watch(const struct slip_owner_phase *phase, int64_t descriptor) {
   gate.phase_descriptor = descriptor;
   settled_word = 0;
   owner_is_dead = false;
+  budget_filled_ns = slip_now_ns(); /* what nobody could lose is not saved up */
   pthread_mutex_unlock(&lock);
 }
 
@@ -209,7 +214,7 @@ static void charge_overrun(const struct slip_owner_phase *phase, uint64_t now_ns
   if (gate.charged_by_hand) {
     lost_ns = (int64_t)(device_free_ns - phase->closed_ns);
   } else {
-    int64_t used = (int64_t)(used_ns() - reference_cpu_ns);
+    int64_t used = (int64_t)crossing.used_ns;
     int64_t alone = (int64_t)(phase->closed_ns - reference_ns);
     lost_ns = used - (alone > 0 ? alone : 0);
     int64_t after = (int64_t)(now_ns - phase->closed_ns);
@@ -226,6 +231,8 @@ static void charge_overrun(const struct slip_owner_phase *phase, uint64_t now_ns
 static void turn(const struct slip_owner_phase *phase, uint64_t now_ns) {
   fill_budget(now_ns);
   if (settled_word & 1) {
+    crossing.since_ns = reference_ns;
+    crossing.used_ns = used_ns() - reference_cpu_ns;
     charge_overrun(phase, now_ns);
   }
   settle(now_ns, settled_word & 1);
@@ -242,11 +249,13 @@ static bool fits(const struct slip_owner_phase *phase, uint64_t begin_ns, uint64
       now_ns - reference_ns > (uint64_t)REFERENCE_NS) {
     refer(now_ns);
   }
-  if (end_ns <= phase->ends_ns) {
+  fill_budget(now_ns);
+  /* Who has taken more than the budget stays away from the end of the wait by as much. */
+  uint64_t debt_ns = gate.budget_ns < 0 ? (uint64_t)-gate.budget_ns : 0;
+  if (end_ns + debt_ns <= phase->ends_ns) {
     gate.fitted++;
     return true;
   }
-  fill_budget(now_ns);
   uint64_t beyond_ns = end_ns - phase->ends_ns;
   uint64_t risk_ns = beyond_ns < duration_ns ? beyond_ns : duration_ns;
   if (gate.budget_ns > (int64_t)risk_ns) {
@@ -368,6 +377,19 @@ void slip_gate_charge(uint64_t device_ns, uint64_t ends_ns) {
   pthread_mutex_unlock(&lock);
 }
 
+/* What had the device for itself took its time by the clock. Of what ran on into the owner's time the
+ * processor time is known: were it not learned, an operator longer than all waits never would be. */
+static void learn(struct slip_estimate *estimate, uint64_t key, bool crossed, uint64_t now_ns) {
+  pthread_mutex_lock(&lock);
+  int64_t before_ns = (int64_t)(running.began_ns - crossing.since_ns);
+  int64_t took_ns = (int64_t)(now_ns - running.began_ns);
+  if (crossed) {
+    took_ns = (int64_t)crossing.used_ns - (before_ns > 0 ? before_ns : 0);
+  }
+  slip_estimate_learn(estimate, key, took_ns > 0 ? (uint64_t)took_ns : 0);
+  pthread_mutex_unlock(&lock);
+}
+
 /* Before each operator. */
 void slip_gate_operator(uint64_t name_hash) {
   uint64_t now_ns = slip_now_ns();
@@ -384,8 +406,8 @@ void slip_gate_operator(uint64_t name_hash) {
   running.key = running.estimate->key;
   struct leave leave =
       wait_for_leave(now_ns, running.estimate->duration_ns, running.estimate);
-  if (before && running.word & 1 && leave.came == running.word) {
-    slip_estimate_learn(before, key, now_ns - running.began_ns); /* it had the device for itself */
+  if (before && running.word & 1) {
+    learn(before, key, leave.came != running.word, now_ns);
   }
   running.word = leave.word;
   running.began_ns = slip_now_ns();
