@@ -17,9 +17,9 @@ to it, real torch processes all of them. The last line printed is one JSON objec
   share of 30 % and no phase word, `sched_idle`: the kernel's preemption, which a GPU does not have)
   the owner's delay and the guest's part of the waits, in percent.
 
-The windows of a pair are interleaved in an order that changes. In a session of its own the benchmark
-asks for more of the machine than others get (autogroup, where there is one and we may); what it could
-not get is printed. `busy_pct` is how much of the core others took while nothing of ours ran on it.
+The windows of a pair are interleaved in an order that changes. The benchmark asks for more of the
+machine than others get (see room.py). `busy_pct` is how much of the core others took while nothing of
+ours ran on it. The guest's minimum share is 1 %.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+import room
 from slipstream.coordinator import blocks, phases
 from slipstream.torch_hooks.native.__main__ import build
 from slipstream.wire import batons, owner_phase
@@ -84,19 +85,9 @@ PAIRS: Final = (
 )
 
 
-def main() -> None:
-    """In a session of its own: a share of the machine is given to sessions, not to processes."""
-    if sys.argv[1:] == ["inside"]:
-        measure()
-    else:
-        inside = [sys.executable, __file__, "inside"]
-        sys.exit(subprocess.run(inside, start_new_session=True, check=False).returncode)
-
-
 def measure() -> None:
     """Measure every pair, telling what goes on; the figures come last."""
     build()
-    _ask_for_room()
     pairs, repeated = {}, 0
     for pair in PAIRS:
         for attempt in range(3):
@@ -251,14 +242,6 @@ def _core() -> int:
     return max(os.sched_getaffinity(0))
 
 
-def _ask_for_room() -> None:
-    """Of the session that `main` has made for us: others disturb us less."""
-    try:
-        Path("/proc/self/autogroup").write_text("-20")
-    except OSError as error:
-        print(f"no room of our own ({error}): run this on a quiet machine")
-
-
 def _busy_pct() -> float:
     """How much of the core was used in two seconds in which we did nothing."""
 
@@ -278,4 +261,4 @@ def _busy_pct() -> float:
 
 
 if __name__ == "__main__":
-    main()
+    room.run(__file__, measure)

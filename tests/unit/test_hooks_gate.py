@@ -184,7 +184,7 @@ def test_a_torch_that_counts_otherwise_switches_the_gate_off(
     monkeypatch.setattr(torch, "mul", torch.sub)
     with pytest.raises(native.NativeError, match="5 calls of aten::mul were counted as 0"):
         NativeGate(50)
-    words = native_gate._library().slip_gate().contents
+    words = native_gate.counters()
     before = words.operators
     multiply()
     assert words.operators == before
@@ -201,7 +201,7 @@ def test_a_torch_of_another_age_is_not_tried(monkeypatch: pytest.MonkeyPatch, ve
 def test_a_share_is_kept_from_the_boundary_on(guest: tuple[Session, blocks.Block]) -> None:
     """The gate comes with the directive, follows its share at once, and goes with 100 percent."""
     session, seen = guest
-    words = native_gate._library().slip_gate().contents
+    words = native_gate.counters()
     session.boundary()
     multiply()
     unthrottled = words.operators

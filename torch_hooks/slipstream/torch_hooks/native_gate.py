@@ -77,7 +77,7 @@ class NativeGate:
         at_operators: bool = True,
     ) -> None:
         self._library = _library()
-        self.words: Words = self._library.slip_gate().contents
+        self.words = _words(self._library)
         if at_operators:
             _hang_in(self._library)
         words = self.words
@@ -118,6 +118,16 @@ class NativeGate:
         """Nobody waits any more, and torch is as it was."""
         self._library.slip_gate_remove()
         self._library.slip_gate_let_go()
+
+
+def counters() -> Words:
+    """What the gate of this process has counted, installed or not; raises NativeError."""
+    return _words(_library())
+
+
+def _words(library: ctypes.CDLL) -> Words:
+    words: Words = library.slip_gate().contents
+    return words
 
 
 def _library() -> ctypes.CDLL:
