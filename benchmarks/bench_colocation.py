@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What an owner loses to a guest on its GPU, and what the guest gets of the owner's waits.
 
-`make -s bench NAME=colocation`. One core stands for the GPU: an owner and one or two guests are pinned
-to it, real torch processes all of them. The last line printed is one JSON object:
+`make -s bench NAME=colocation`. One core stands for the GPU: an owner and one or two guests are
+pinned to it, real torch processes all of them. The last line printed is one JSON object:
 
 * `owner_delay_pct`: the worst over all pairs of what the owner was delayed with the gate. Delay is
   time by the clock, less the owner's own processor time, less the waits it asked for; in percent of
@@ -12,14 +12,14 @@ to it, real torch processes all of them. The last line printed is one JSON objec
 * `minimum_share_error_points`: an owner that never waits; the worst difference between the share
   asked for (1, 2 and 5 %) and the share the guest got. `parked_share_pct`: the same asked for 0.
 * `null_points`: the worst difference between the medians of two sets of windows in which the guest
-  stood still. Where it is above 1 a pair is measured again, at most twice, and `repeated` counts that.
+  stood still. Where it is above 1 a pair is measured again, at most twice; `repeated` counts that.
 * `pairs`: for each pair and each kind of control (`gated`, and beside it `free`: none, `bucket`: a
   share of 30 % and no phase word, `sched_idle`: the kernel's preemption, which a GPU does not have)
   the owner's delay and the guest's part of the waits, in percent.
 
 The windows of a pair are interleaved in an order that changes. The benchmark asks for more of the
-machine than others get (see room.py). `busy_pct` is how much of the core others took while nothing of
-ours ran on it. The guest's minimum share is 1 %.
+machine than others get (see room.py). `busy_pct` is how much of the core others took while nothing
+of ours ran on it. The guest's minimum share is 1 %.
 """
 
 from __future__ import annotations
@@ -137,7 +137,9 @@ class Windows:
         found: dict[str, Any] = {
             "sched_idle" if mode == "idle" else mode: (
                 round(median[mode] - alone, 2),
-                round(100 * self.got_s[mode] / self.waited_s[mode], 1) if self.waited_s[mode] else 0,
+                round(100 * self.got_s[mode] / self.waited_s[mode], 1)
+                if self.waited_s[mode]
+                else 0,
             )
             for mode in MODES[1:-1]
         }
@@ -162,7 +164,7 @@ def _window(
     """What the owner says of its time, and how long the guests were on the core meanwhile."""
     share = SHARES.get(mode, 0) if share_pct is None else share_pct
     for guest in guests:
-        guest.ask(f"{mode.split()[0]} {share}")
+        guest.ask(f"{mode.removesuffix(' again')} {share}")
     time.sleep(0.02)
     before_s = sum(guest.on_core_s() for guest in guests)
     told = owner.ask(str(seconds))

@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """A share of the GPU that is asked for, and the share that a guest gets.
 
-`make -s bench NAME=gate`. A real session with a control block is given directives for 50, 30, 20 and
-10 percent and works as fast as it can. The last line printed is one JSON object:
+`make -s bench NAME=gate`. A real session with a control block is given directives for 50, 30, 20
+and 10 percent and works as fast as it can. The last line printed is one JSON object:
 
 * `worst_share_error_pct`: the worst over `core` and `occupancy` of |got - asked| / asked.
-* `core`: torch operators on one core that stands for the GPU; got is the process's processor time over
-  time by the clock. `occupancy`: kernels on the simulated GPU; got is the device's own count of them.
+* `core`: torch operators on one core that stands for the GPU; got is the process's processor time
+  over time by the clock. `occupancy`: kernels on the simulated GPU; got is the device's own count.
 * `boundaries`: the same on the core without the native gate, by pauses between mini-batches of some
   3 ms, which is what remains where the gate cannot be had. Not part of the worst.
 * `duty_cycle`: on the core, the same shares by sleeping and working in turns of fixed length while
-  another process computes on the core, and `beside_another` the gate in that place: why it is a bucket.
+  another process computes there, and `beside_another` the gate in that place: why it is a bucket.
 * `without_pct`: what a session gets that is asked for 100 %.
 * `sleeps_per_s`: the most often that the gate put the process to sleep.
 * `operator_added_us`: what an operator costs more while the gate is there and lets everything pass.

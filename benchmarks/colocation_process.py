@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An owner or a guest of the benchmark `colocation`: a real torch process on the core that is the GPU.
+"""An owner or a guest of the benchmark `colocation`: a torch process on the core that is the GPU.
 
 It does as the lines on its standard input say. An owner trains for so many seconds and answers with
 what it used; a guest never stops computing and is switched between kinds of control.
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     Steps = Iterator[tuple[float, str, float]]
 
-_random = random.Random(1)
+_random = random.Random(1)  # noqa: S311 (the same waits in each run)
 
 
 def main() -> None:
@@ -39,7 +39,7 @@ def main() -> None:
         _visit(int(words[0]), words[1])
 
 
-# --- owners: what a mini-batch computes (CPU seconds), where it waits, and how long -----------------
+# --- owners: what a mini-batch computes (CPU seconds), where it waits, and how long ---------------
 
 
 def _long_wait() -> Steps:
@@ -60,7 +60,7 @@ def _unpredictable() -> Steps:
 
 
 def _changing() -> Steps:
-    """Training, and in between a validation that waits at the same place for a third of the time."""
+    """Training, and in between a validation that waits at the same place for a third as long."""
     for _ in range(8):
         yield 0.024, "data", 0.0135
     for _ in range(8):

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Room on a machine that others use, for benchmarks that measure parts of a core.
 
-Where the kernel shares the processor among sessions (autogroup), a session of the benchmark's own asks
-for more of it than others get. What it could not get is printed.
+Where the kernel shares the processor among sessions (autogroup), a session of the benchmark's own
+asks for more of it than others get. What it could not get is printed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def run(script: str, measure: Callable[[], None]) -> None:
-    """Run `measure` in a new process with a session of its own; `script` is the benchmark's file."""
+    """Run `measure` in a process with a session of its own; `script` is the benchmark's file."""
     if sys.argv[1:] != ["inside"]:
         inside = [sys.executable, script, "inside"]
         sys.exit(subprocess.run(inside, start_new_session=True, check=False).returncode)

@@ -3,13 +3,11 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import subprocess
 import sys
 import threading
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -25,7 +23,9 @@ from slipstream.torch_hooks.session import Session
 from slipstream.wire.control_block import Directive, Identity, Role
 
 if TYPE_CHECKING:
+    import ctypes
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
 pytestmark = pytest.mark.unit
 
@@ -160,7 +160,7 @@ def test_a_reentrant_backward_is_gated_without_a_deadlock(gate: Callable[..., Na
     for _ in range(30):
         output = torch.utils.checkpoint.checkpoint(model, inputs, use_reentrant=True)
         assert isinstance(output, torch.Tensor)
-        output.sum().backward()
+        torch.autograd.backward(output.sum())
     assert gated.words.operators - before > 30 * 8
 
 
@@ -224,7 +224,7 @@ def test_a_share_is_kept_from_the_boundary_on(guest: tuple[Session, blocks.Block
 
 
 def test_a_lost_lease_opens_the_gate(guest: tuple[Session, blocks.Block]) -> None:
-    """A directive holds as long as its lease: a guest that may run nothing does not stand for ever."""
+    """A directive holds as long as its lease: a guest that may run nothing is not left behind."""
     session, seen = guest
     session.boundary()
     seen.direct(Directive(epoch=1, share_pct=0))

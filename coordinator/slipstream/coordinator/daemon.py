@@ -257,9 +257,7 @@ class Coordinator:
             if seat.role == Role.OWNER and seat.tasks:
                 for uuid in seat.gpu_uuids:
                     try:
-                        phases.create(
-                            self.settings.run_dir, uuid, job_id=seat.job_id, uid=seat.uid
-                        )
+                        phases.create(self.settings.run_dir, uuid, job_id=seat.job_id, uid=seat.uid)
                     except OSError as error:
                         _log.error("no phase word for job %d: %s", seat.job_id, error)
 

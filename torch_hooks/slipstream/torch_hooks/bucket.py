@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A share of a device by a token bucket: time fills it, use empties it, and who emptied it waits.
 
-The same bucket as in the native gate, for where that cannot be had: it is asked at boundaries, which
-always works, or where the device's work is launched.
+The same bucket as in the native gate, for where that cannot be had: it is asked at boundaries,
+which always works, or where the device's work is launched.
 """
 
 from __future__ import annotations
@@ -51,7 +51,9 @@ class Bucket:
 
     def _missing_ns(self) -> int:
         share = self._share_pct()
-        missing_ns = (REST_UNTIL_NS - self._balance_ns) * 100 // share if share > 0 else LONGEST_SLEEP_NS
+        missing_ns = (
+            (REST_UNTIL_NS - self._balance_ns) * 100 // share if share > 0 else LONGEST_SLEEP_NS
+        )
         return min(missing_ns, LONGEST_SLEEP_NS)
 
     def _settle(self) -> None:

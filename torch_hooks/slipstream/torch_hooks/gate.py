@@ -2,8 +2,8 @@
 """Keeping a guest to its share: where its device's work begins, or at boundaries where that fails.
 
 On the CPU operators wait in the native gate; on the occupancy GPU launches do. Without the native
-gate, and on CUDA, the process pauses at boundaries by a bucket of the same kind. A gate is made at the
-boundary where a share below 100 % is first read, and removed at the one where it is 100 again.
+gate, and on CUDA, the process pauses at boundaries by a bucket of the same kind. A gate is made at
+the boundary where a share below 100 % is first read, and removed at the one where it is 100 again.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ class LoaderWaits:
         if self._removed:
             return
         try:
-            iterator = sys.modules[_MODULE]._BaseDataLoaderIter  # type: ignore[attr-defined]  # noqa: SLF001 (there is no public one)
+            iterator = sys.modules[_MODULE]._BaseDataLoaderIter  # noqa: SLF001 (there is no public one)
             original = iterator.__next__
         except AttributeError as error:
             self._on_error(error)
@@ -73,7 +73,7 @@ class LoaderWaits:
 
 
 def _computes_here(loader: Any) -> bool:  # noqa: ANN401 (torch's)
-    """A loader without workers computes in this thread; where the CPU is the device, that is work."""
+    """A loader without workers computes in this thread: work, where the CPU is the device."""
     if getattr(loader, "_num_workers", 0):
         return False
     return not (which_device.occupancy() or which_device.cuda())

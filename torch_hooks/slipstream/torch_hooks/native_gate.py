@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The native gate as Python sees it: its parameters and counters, and how it is hung into torch.
 
-There is one per process. It leans on what torch does not promise (see gate.c), so it is tried before
-it is used: known operators must be counted right, or it is taken away again.
+There is one per process. It leans on what torch does not promise (see gate.c), so it is tried
+before it is used: known operators must be counted right, or it is taken away again.
 """
 
 from __future__ import annotations

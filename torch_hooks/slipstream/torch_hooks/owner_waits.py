@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """An owner says when it leaves its GPU idle: at waits for data, and where the user says so.
 
-Guests sleep on the phase word of the GPU (see `wire.owner_phase`). When a wait begins, the word says
-until when it is not expected to end: the tenth percentile of the last 32 waits at the same place, low
-because a guest that ran too long has made some of them longer. The GPU is free when it has done what
-the owner gave it, not when the owner's CPU begins to wait. Nothing is said before the coordinator has
-made the file, and nothing by a thread that does not train.
+Guests sleep on the phase word of the GPU (see `wire.owner_phase`). When a wait begins, the word
+says until when it is not expected to end: the tenth percentile of the last 32 waits at the same
+place. The GPU is free when it has done what the owner gave it, not when the owner's CPU begins to
+wait. Nothing is said before the coordinator has made the file, and nothing by a thread that does
+not train.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ class OwnerWaits:
 class _Delay:
     """How long this thread could have run and another had its core.
 
-    Where the core is the device a guest makes the owner's waits longer; the kernel knows by how much.
+    Where the core is the device a guest makes the owner's waits longer; the kernel knows how much.
     """
 
     def __init__(self) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A GPU's phase word as a guest holds it: read through its descriptor, mapped for the futex alone."""
+"""A GPU's phase word as a guest holds it: read by its descriptor, mapped for the futex alone."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The owner's phase word of a GPU, for C. owner_phase.py is the same in Python and says who writes what; a
- * test compares the two. Guests read it through its descriptor: the file belongs to the owner's user,
- * who may cut it short, and touching a mapping of what is gone would kill the guest. They map it for
- * the futex, which the kernel touches for them. */
+/* The owner's phase word of a GPU, for C. owner_phase.py is the same in Python and says who writes
+ * what; a test compares the two. Guests read it through its descriptor: the file belongs to the
+ * owner's user, who may cut it short, and touching a mapping of what is gone would kill the guest.
+ * They map it for the futex, which the kernel touches for them. */
 #ifndef SLIPSTREAM_WIRE_OWNER_PHASE_H
 #define SLIPSTREAM_WIRE_OWNER_PHASE_H
 

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The owner's phase word: one small file per GPU in which its owner says when it leaves it idle.
 
-`owner_phase.h` says the same in C; a test compares the two field by field. The owner's process is the
-only writer: it holds a record lock on the file, which the kernel gives back when it ends. The fields
-are written first and the word last, so who has read a word reads fields that are at least as new.
-Guests may read and not write. All times are of CLOCK_MONOTONIC.
+`owner_phase.h` says the same in C; a test compares the two field by field. The owner's process is
+the only writer: it holds a record lock on the file, which the kernel gives back when it ends. The
+fields are written first and the word last, so who has read a word reads fields that are at least as
+new. Guests may read and not write. All times are of CLOCK_MONOTONIC.
 """
 
 from __future__ import annotations

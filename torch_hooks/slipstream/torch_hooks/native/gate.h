@@ -15,10 +15,11 @@ struct slip_gate {
   /* The minimum share, and the epoch whose request has been acted on: for a gate without a page. */
   uint64_t share_pct;
   uint64_t told_epoch;
-  const struct slip_control_down *down; /* of this process's page, or null */
-  const struct slip_owner_phase *phase; /* mapped for the futex only: reading it may kill, see owner_phase.h */
-  int64_t phase_descriptor;             /* or -1: no owner says when it waits */
-  uint64_t charged_by_hand;             /* device time comes from slip_gate_charge, not the CPU's clock */
+  const struct slip_control_down* down; /* of this process's page, or null */
+  const struct slip_owner_phase*
+      phase;                /* mapped for the futex only: reading it may kill, see owner_phase.h */
+  int64_t phase_descriptor; /* or -1: no owner says when it waits */
+  uint64_t charged_by_hand; /* device time comes from slip_gate_charge, not the CPU's clock */
   /* Counters. */
   uint64_t operators;
   uint64_t sleeps;
@@ -34,12 +35,12 @@ struct slip_gate {
   int64_t budget_ns;
 };
 
-struct slip_gate *slip_gate(void);
+struct slip_gate* slip_gate(void);
 
 /* Called in gate_admit.c's order of events; all of it is safe for threads. */
 void slip_gate_reset(void);
 void slip_gate_let_go(void);
-void slip_gate_watch(const struct slip_owner_phase *phase, int64_t descriptor);
+void slip_gate_watch(const struct slip_owner_phase* phase, int64_t descriptor);
 void slip_gate_admit(uint64_t begin_ns, uint64_t duration_ns);
 void slip_gate_charge(uint64_t device_ns, uint64_t ends_ns);
 void slip_gate_operator(uint64_t name_hash);
@@ -50,9 +51,9 @@ struct slip_estimate {
   uint32_t seen;
   uint32_t duration_ns;
 };
-struct slip_estimate *slip_estimate(uint64_t name_hash);
-void slip_estimate_learn(struct slip_estimate *estimate, uint64_t key, uint64_t duration_ns);
-void slip_estimate_refused(struct slip_estimate *estimate);
+struct slip_estimate* slip_estimate(uint64_t name_hash);
+void slip_estimate_learn(struct slip_estimate* estimate, uint64_t key, uint64_t duration_ns);
+void slip_estimate_refused(struct slip_estimate* estimate);
 void slip_estimates_forget(void);
 
 uint64_t slip_now_ns(void);

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* When an operator of a guest may run.
  *
- * The share is kept by a token bucket: time fills it at the share, device time that was used empties
- * it. Who has emptied it rests until a slice is in it again, so that the gate sleeps a few times a
- * second and not at each operator. An owner that says when it waits lets a guest have its waits on top:
- * what is expected to end before the wait does may run, and what is not may do so on a budget that is
- * refilled at one percent and charged with what the owner was measured to lose. The gate waits for
- * time to pass and for the owner's word, never for a thread of its own process. */
+ * The share is kept by a token bucket: time fills it at the share, device time that was used
+ * empties it. Who has emptied it rests until a slice is in it again, so that the gate sleeps a few
+ * times a second and not at each operator. An owner that says when it waits lets a guest have its
+ * waits on top: what is expected to end before the wait does may run, and what is not may do so on
+ * a budget that is refilled at one percent and charged with what the owner was measured to lose.
+ * The gate waits for time to pass and for the owner's word, never for a thread of its own process.
+ */
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -23,14 +24,17 @@
 #define MS INT64_C(1000000)
 
 static const int64_t SLICE_NS = 8 * MS;
-static const int64_t REST_UNTIL_NS = 9 * MS; /* a little more: who wakes too early would nap again */
+static const int64_t REST_UNTIL_NS =
+    9 * MS; /* a little more: who wakes too early would nap again */
 static const int64_t FULL_NS = 16 * MS;
-static const int64_t LONGEST_SLEEP_NS = 100 * MS; /* to see a new share, a lost lease, a dead owner */
-static const int64_t LOOK_EVERY_NS = MS / 10;     /* the CPU's clock costs half a microsecond */
-static const int64_t REFERENCE_NS = MS;           /* how old the CPU time may be that overruns are told from */
-static const int64_t GRACE_NS = 20 * MS;          /* after a signal, once a second */
+static const int64_t LONGEST_SLEEP_NS =
+    100 * MS;                                 /* to see a new share, a lost lease, a dead owner */
+static const int64_t LOOK_EVERY_NS = MS / 10; /* the CPU's clock costs half a microsecond */
+static const int64_t REFERENCE_NS =
+    MS; /* how old the CPU time may be that overruns are told from */
+static const int64_t GRACE_NS = 20 * MS; /* after a signal, once a second */
 static const int64_t GRACE_EVERY_NS = 1000 * MS;
-static const int64_t BUDGET_DIVISOR = 100;        /* one percent */
+static const int64_t BUDGET_DIVISOR = 100; /* one percent */
 static const int64_t BUDGET_LIMIT_NS = 10 * MS;
 
 static struct slip_gate gate = {.share_pct = 100, .phase_descriptor = -1};
@@ -46,6 +50,7 @@ static uint64_t grace_until_ns;
 /* The owner. */
 static uint64_t budget_filled_ns;
 static uint32_t settled_word;
+static uint64_t owner_seen_ns; /* when it was last looked whether it lives */
 static uint32_t dead_word;
 static bool owner_is_dead; /* while its word is that one */
 static uint64_t reference_ns;
@@ -57,7 +62,7 @@ static struct {
 static uint64_t device_free_ns; /* when all is done that was launched by hand */
 
 static _Thread_local struct {
-  struct slip_estimate *estimate;
+  struct slip_estimate* estimate;
   uint64_t key;
   uint64_t began_ns;
   uint32_t word;
@@ -70,9 +75,7 @@ struct verdict {
   uint32_t word;
 };
 
-struct slip_gate *slip_gate(void) {
-  return &gate;
-}
+struct slip_gate* slip_gate(void) { return &gate; }
 
 static uint64_t read_clock(clockid_t clock) {
   struct timespec now;
@@ -80,9 +83,7 @@ static uint64_t read_clock(clockid_t clock) {
   return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
-uint64_t slip_now_ns(void) {
-  return read_clock(CLOCK_MONOTONIC);
-}
+uint64_t slip_now_ns(void) { return read_clock(CLOCK_MONOTONIC); }
 
 static uint64_t used_ns(void) {
   return gate.charged_by_hand ? by_hand_ns : read_clock(CLOCK_PROCESS_CPUTIME_ID);
@@ -103,7 +104,7 @@ void slip_gate_reset(void) {
 }
 
 /* The GPU has another owner, or none that says anything: null and -1. */
-void slip_gate_watch(const struct slip_owner_phase *phase, int64_t descriptor) {
+void slip_gate_watch(const struct slip_owner_phase* phase, int64_t descriptor) {
   pthread_mutex_lock(&lock);
   gate.phase = phase;
   gate.phase_descriptor = descriptor;
@@ -123,9 +124,7 @@ void slip_gate_let_go(void) {
   pthread_mutex_unlock(&lock);
 }
 
-static uint64_t share_pct(void) {
-  return gate.down ? gate.down->share_pct : gate.share_pct;
-}
+static uint64_t share_pct(void) { return gate.down ? gate.down->share_pct : gate.share_pct; }
 
 /* A signal's handler runs in Python, after the operators that Python has called have come back. */
 static void give_grace(uint64_t now_ns) {
@@ -136,12 +135,12 @@ static void give_grace(uint64_t now_ns) {
 
 /* The coordinator is gone, or asks for something that is done at the next boundary: get there. */
 static bool must_reach_boundary(uint64_t now_ns) {
-  const struct slip_control_down *down = gate.down;
+  const struct slip_control_down* down = gate.down;
   return down &&
          (down->lease_until_ns < now_ns || (down->request && down->epoch != gate.told_epoch));
 }
 
-static bool read_phase(struct slip_owner_phase *phase) {
+static bool read_phase(struct slip_owner_phase* phase) {
   return gate.phase_descriptor >= 0 &&
          pread((int)gate.phase_descriptor, phase, sizeof *phase, 0) == sizeof *phase && phase->pid;
 }
@@ -150,6 +149,19 @@ static bool read_phase(struct slip_owner_phase *phase) {
 static bool owner_lives(void) {
   struct flock wanted = {.l_type = F_RDLCK, .l_whence = SEEK_SET};
   return fcntl((int)gate.phase_descriptor, F_GETLK, &wanted) != 0 || wanted.l_type != F_UNLCK;
+}
+
+/* One that was killed says nothing any more: its word stays as it was, and nobody is to be spared.
+ */
+static void look_after_owner(const struct slip_owner_phase* phase, uint64_t now_ns) {
+  if (now_ns - owner_seen_ns < (uint64_t)LONGEST_SLEEP_NS) {
+    return;
+  }
+  owner_seen_ns = now_ns;
+  bool is_dead = !owner_lives();
+  gate.owners_found_dead += is_dead && !owner_is_dead;
+  owner_is_dead = is_dead;
+  dead_word = phase->word;
 }
 
 /* What was used is taken out of the bucket. Use while the owner waited makes no debts: it counts
@@ -207,9 +219,9 @@ static void refer(uint64_t now_ns) {
   reference_cpu_ns = used_ns();
 }
 
-/* The owner has gone on while an operator of ours ran. What we used since then it lost: until then we
- * were alone, so all that was used beyond that time came after it. */
-static void charge_overrun(const struct slip_owner_phase *phase, uint64_t now_ns) {
+/* The owner has gone on while an operator of ours ran. What we used since then it lost: until then
+ * we were alone, so all that was used beyond that time came after it. */
+static void charge_overrun(const struct slip_owner_phase* phase, uint64_t now_ns) {
   int64_t lost_ns;
   if (gate.charged_by_hand) {
     lost_ns = (int64_t)(device_free_ns - phase->closed_ns);
@@ -228,7 +240,7 @@ static void charge_overrun(const struct slip_owner_phase *phase, uint64_t now_ns
 }
 
 /* The owner's word has changed since it was last looked at. */
-static void turn(const struct slip_owner_phase *phase, uint64_t now_ns) {
+static void turn(const struct slip_owner_phase* phase, uint64_t now_ns) {
   fill_budget(now_ns);
   if (settled_word & 1) {
     crossing.since_ns = reference_ns;
@@ -236,13 +248,14 @@ static void turn(const struct slip_owner_phase *phase, uint64_t now_ns) {
     charge_overrun(phase, now_ns);
   }
   settle(now_ns, settled_word & 1);
+  resting = gate.balance_ns < SLICE_NS; /* no rest of a slice at the owner's expense */
   if (phase->word & 1) {
     refer(now_ns);
   }
   settled_word = phase->word;
 }
 
-static bool fits(const struct slip_owner_phase *phase, uint64_t begin_ns, uint64_t duration_ns,
+static bool fits(const struct slip_owner_phase* phase, uint64_t begin_ns, uint64_t duration_ns,
                  uint64_t now_ns) {
   uint64_t end_ns = begin_ns + duration_ns;
   if (end_ns + (uint64_t)REFERENCE_NS > phase->ends_ns ||
@@ -278,6 +291,7 @@ static struct verdict judge(uint64_t begin_ns, uint64_t duration_ns, uint64_t no
     turn(&phase, now_ns);
   }
   bool is_open = phase.word & 1;
+  look_after_owner(&phase, now_ns);
   if (owner_is_dead && phase.word == dead_word) {
     return (struct verdict){.go = true, .word = phase.word};
   }
@@ -297,7 +311,7 @@ static struct verdict judge(uint64_t begin_ns, uint64_t duration_ns, uint64_t no
 }
 
 /* Whether a signal ended the sleep. */
-static bool sleep_for(const struct verdict *verdict, uint64_t now_ns) {
+static bool sleep_for(const struct verdict* verdict, uint64_t now_ns) {
   uint64_t until_ns = verdict->until_ns;
   if (until_ns > now_ns + (uint64_t)LONGEST_SLEEP_NS) {
     until_ns = now_ns + (uint64_t)LONGEST_SLEEP_NS;
@@ -311,7 +325,7 @@ static bool sleep_for(const struct verdict *verdict, uint64_t now_ns) {
                          NULL, FUTEX_BITSET_MATCH_ANY);
     interrupted = woken < 0 && errno == EINTR;
     if (woken == 0) {
-      sched_yield(); /* who woke us is about to wait, and should come to it */
+      sched_yield();              /* who woke us is about to wait, and should come to it */
     } else if (errno == EFAULT) { /* the owner has cut its file short */
       clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, NULL);
     }
@@ -328,7 +342,7 @@ struct leave {
 };
 
 static struct leave wait_for_leave(uint64_t begin_ns, uint64_t duration_ns,
-                                   struct slip_estimate *estimate) {
+                                   struct slip_estimate* estimate) {
   struct leave leave = {0};
   uint64_t now_ns = slip_now_ns();
   for (bool first = true;; first = false) {
@@ -350,11 +364,6 @@ static struct leave wait_for_leave(uint64_t begin_ns, uint64_t duration_ns,
       give_grace(woken_ns);
     }
     gate.slept_ns += woken_ns - now_ns;
-    if (verdict.on_word && woken_ns - now_ns >= (uint64_t)LONGEST_SLEEP_NS && !owner_lives()) {
-      dead_word = verdict.word;
-      owner_is_dead = true;
-      gate.owners_found_dead++;
-    }
     if (estimate && verdict.word & 1) {
       slip_estimate_refused(estimate);
       duration_ns = estimate->duration_ns;
@@ -377,9 +386,10 @@ void slip_gate_charge(uint64_t device_ns, uint64_t ends_ns) {
   pthread_mutex_unlock(&lock);
 }
 
-/* What had the device for itself took its time by the clock. Of what ran on into the owner's time the
- * processor time is known: were it not learned, an operator longer than all waits never would be. */
-static void learn(struct slip_estimate *estimate, uint64_t key, bool crossed, uint64_t now_ns) {
+/* What had the device for itself took its time by the clock. Of what ran on into the owner's time
+ * the processor time is known: were it not learned, an operator longer than all waits never would
+ * be. */
+static void learn(struct slip_estimate* estimate, uint64_t key, bool crossed, uint64_t now_ns) {
   pthread_mutex_lock(&lock);
   int64_t before_ns = (int64_t)(running.began_ns - crossing.since_ns);
   int64_t took_ns = (int64_t)(now_ns - running.began_ns);
@@ -400,12 +410,11 @@ void slip_gate_operator(uint64_t name_hash) {
     }
     return;
   }
-  struct slip_estimate *before = running.estimate;
+  struct slip_estimate* before = running.estimate;
   uint64_t key = running.key;
   running.estimate = slip_estimate(name_hash);
   running.key = running.estimate->key;
-  struct leave leave =
-      wait_for_leave(now_ns, running.estimate->duration_ns, running.estimate);
+  struct leave leave = wait_for_leave(now_ns, running.estimate->duration_ns, running.estimate);
   if (before && running.word & 1) {
     learn(before, key, leave.came != running.word, now_ns);
   }
