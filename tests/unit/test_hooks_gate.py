@@ -13,24 +13,21 @@ from typing import TYPE_CHECKING
 import pytest
 import torch
 
-from slipstream.coordinator import blocks
-from slipstream.torch_hooks import block as hook_blocks
+from gate_rig import multiply, session_of, used_share
 from slipstream.torch_hooks import native, native_gate
 from slipstream.torch_hooks.native import __main__ as native_build
 from slipstream.torch_hooks.native_gate import NativeGate
-from slipstream.torch_hooks.notes import Notes
-from slipstream.torch_hooks.session import Session
-from slipstream.wire.control_block import Directive, Identity, Role
+from slipstream.wire.control_block import Directive, Role
 
 if TYPE_CHECKING:
     import ctypes
     from collections.abc import Callable, Iterator
+
+    from slipstream.coordinator import blocks
+    from slipstream.torch_hooks.session import Session
     from pathlib import Path
 
 pytestmark = pytest.mark.unit
-
-FOREVER_NS = 1 << 62
-
 
 @pytest.fixture(scope="module", autouse=True)
 def _library() -> None:
@@ -62,31 +59,8 @@ def gate() -> Iterator[Callable[..., NativeGate]]:
 @pytest.fixture
 def guest(tmp_path: Path) -> Iterator[tuple[Session, blocks.Block]]:
     """A guest's session and the coordinator's view of its page."""
-    identity = Identity(
-        *(7, "0", 0, os.getuid(), Role.GUEST, "shared", "token", ("GPU-a",), os.getpid(), 1)
-    )
-    seen = blocks.create(tmp_path / "blocks", identity, lease_until_ns=FOREVER_NS)
-    claimed = hook_blocks.claim(str(seen.path))
-    assert claimed
-    session = Session(claimed, Notes(""))
-    yield session, seen
-    session.end()
-
-
-def used_share(seconds: float, work: Callable[[], object]) -> float:
-    """Which part of the time by the clock `work`, repeated, was given on the processor."""
-    began_s, began_cpu_s = time.monotonic(), time.process_time()
-    while time.monotonic() - began_s < seconds:
-        work()
-    return (time.process_time() - began_cpu_s) / (time.monotonic() - began_s)
-
-
-def multiply() -> torch.Tensor:
-    """An operator of some fifty microseconds."""
-    return torch.mm(MATRIX, MATRIX)
-
-
-MATRIX = torch.randn(128, 128)
+    with session_of(tmp_path, Role.GUEST) as made:
+        yield made
 
 
 def test_a_smaller_share_is_a_smaller_share(gate: Callable[..., NativeGate]) -> None:

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The gate: where a guest's operators wait. gate.c hangs it into torch, gate_admit.c decides,
- * gate_estimate.c says how long an operator will take. native_gate.py is the same in Python. */
+/* The gate: where a guest's operators wait. gate.c hangs it into torch, gate_admit.c decides and
+ * sleeps. native_gate.py is the same in Python. */
 #ifndef SLIPSTREAM_NATIVE_GATE_H
 #define SLIPSTREAM_NATIVE_GATE_H
 
@@ -37,7 +37,7 @@ struct slip_gate {
 
 struct slip_gate* slip_gate(void);
 
-/* Called in gate_admit.c's order of events; all of it is safe for threads. */
+/* --- gate_admit.c: what gate.c and Python call; safe for threads -------------------------------*/
 void slip_gate_reset(void);
 void slip_gate_let_go(void);
 void slip_gate_watch(const struct slip_owner_phase* phase, int64_t descriptor);
@@ -45,7 +45,35 @@ void slip_gate_admit(uint64_t begin_ns, uint64_t duration_ns);
 void slip_gate_charge(uint64_t device_ns, uint64_t ends_ns);
 void slip_gate_operator(uint64_t name_hash);
 
-/* How long the operator lasts that comes after these names; `learn` says how long it took. */
+/* Everything below is for the holder of gate_admit.c's lock. */
+#define SLIP_MS INT64_C(1000000)
+#define SLIP_LONGEST_SLEEP_NS (100 * SLIP_MS)
+
+/* --- gate_bucket.c: the share
+ * -------------------------------------------------------------------*/
+uint64_t slip_now_ns(void);
+uint64_t slip_share_pct(void);
+uint64_t slip_used_ns(void);
+void slip_use_ns(uint64_t device_ns);
+void slip_bucket_reset(void);
+void slip_bucket_forgive(void);
+void slip_bucket_settle(uint64_t now_ns, bool owner_waited);
+bool slip_bucket_is_open(uint64_t now_ns);     /* without a look; needs no lock */
+uint64_t slip_bucket_rest_ns(uint64_t now_ns); /* 0: there is something in it */
+
+/* --- gate_owner.c: the owner's waits
+ * ------------------------------------------------------------*/
+void slip_owner_reset(void);
+bool slip_owner_speaks(struct slip_owner_phase* phase);
+bool slip_owner_is_dead(const struct slip_owner_phase* phase, uint64_t now_ns);
+void slip_owner_turned(const struct slip_owner_phase* phase, uint64_t now_ns);
+bool slip_owner_spares(const struct slip_owner_phase* phase, uint64_t begin_ns,
+                       uint64_t duration_ns, uint64_t now_ns);
+void slip_owner_device_ends(uint64_t ends_ns);
+uint64_t slip_owner_crossed_ns(uint64_t began_ns);
+
+/* --- gate_estimate.c: how long the operator lasts that comes after these names
+ * ------------------*/
 struct slip_estimate {
   uint64_t key;
   uint32_t seen;
@@ -55,7 +83,5 @@ struct slip_estimate* slip_estimate(uint64_t name_hash);
 void slip_estimate_learn(struct slip_estimate* estimate, uint64_t key, uint64_t duration_ns);
 void slip_estimate_refused(struct slip_estimate* estimate);
 void slip_estimates_forget(void);
-
-uint64_t slip_now_ns(void);
 
 #endif
