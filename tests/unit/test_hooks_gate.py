@@ -22,12 +22,13 @@ from slipstream.wire.control_block import Directive, Role
 if TYPE_CHECKING:
     import ctypes
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
     from slipstream.coordinator import blocks
     from slipstream.torch_hooks.session import Session
-    from pathlib import Path
 
 pytestmark = pytest.mark.unit
+
 
 @pytest.fixture(scope="module", autouse=True)
 def _library() -> None:

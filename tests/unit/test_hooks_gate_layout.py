@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import ctypes
 import subprocess
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -13,6 +13,9 @@ from slipstream.torch_hooks import native
 from slipstream.torch_hooks.native_gate import Words
 from slipstream.wire import owner_phase
 from slipstream.wire.owner_phase import OwnerPhase
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 pytestmark = pytest.mark.unit
 
@@ -25,9 +28,7 @@ CONSTANTS = {
 @pytest.mark.parametrize(
     ("name", "structure"), [("slip_owner_phase", OwnerPhase), ("slip_gate", Words)]
 )
-def test_c_and_python_agree(
-    tmp_path: Path, name: str, structure: type[ctypes.Structure]
-) -> None:
+def test_c_and_python_agree(tmp_path: Path, name: str, structure: type[ctypes.Structure]) -> None:
     """Each field is where the other has it and of its size, and there is nothing beyond."""
     fields = [str(field[0]) for field in structure._fields_]
     expected = [

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A guest on the occupancy GPU is kept to its share where it launches, and uses its owner's waits."""
+"""A guest on the occupancy GPU is kept to its share where it launches; an owner says it waits."""
 
 from __future__ import annotations
 
-import ctypes
 import time
 from typing import TYPE_CHECKING
 
@@ -17,6 +16,7 @@ from slipstream.wire import gpu_state
 from slipstream.wire.control_block import Directive, Role
 
 if TYPE_CHECKING:
+    import ctypes
     from collections.abc import Iterator
     from pathlib import Path
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An owner says when it waits, and guests that may run nothing else run then; either may be killed."""
+"""An owner says when it waits, and guests run then; either may be killed at any moment."""
 
 from __future__ import annotations
 
@@ -305,7 +305,7 @@ def test_a_guest_follows_its_gpu_to_the_next_owner(tmp_path: Path, word: Path) -
     assert done == 20
 
 
-# --- without a change in the program ---------------------------------------------------------------
+# --- without a change in the program --------------------------------------------------------------
 
 LOADER = """
 import time, torch
@@ -351,7 +351,7 @@ def test_waits_for_data_are_seen(tmp_path: Path, word: Path, workers: str, expec
     assert (told.pid, told.word & 1) == (0, 0)
 
 
-# --- the coordinator --------------------------------------------------------------------------------
+# --- the coordinator ------------------------------------------------------------------------------
 
 
 def test_a_word_stays_for_its_owner_and_is_new_for_the_next(tmp_path: Path, word: Path) -> None:

@@ -52,6 +52,7 @@ void slip_gate_operator(uint64_t name_hash);
 /* --- gate_bucket.c: the share
  * -------------------------------------------------------------------*/
 uint64_t slip_now_ns(void);
+uint64_t slip_cpu_ns(void);
 uint64_t slip_share_pct(void);
 uint64_t slip_used_ns(void);
 void slip_use_ns(uint64_t device_ns);

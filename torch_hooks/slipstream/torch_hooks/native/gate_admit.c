@@ -14,11 +14,12 @@
 #include "gate.h"
 
 static const int64_t LEAD_NS = SLIP_MS;       /* how far ahead of the device work is queued */
-static const int64_t GRACE_NS = 20 * SLIP_MS; /* after a signal, once a second */
-static const int64_t GRACE_EVERY_NS = 1000 * SLIP_MS;
+static const int64_t GRACE_NS = 20 * SLIP_MS; /* of processor time, after a signal, */
+static const int64_t GRACE_EVERY_NS = 1000 * SLIP_MS; /* once a second */
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static uint64_t grace_until_ns;
+static uint64_t grace_given_ns;
+static uint64_t grace_until_cpu_ns; /* or 0 */
 
 static _Thread_local struct {
   struct slip_estimate* estimate;
@@ -64,9 +65,17 @@ void slip_gate_let_go(void) {
 
 /* A signal's handler runs in Python, after the operators that Python has called have come back. */
 static void give_grace(uint64_t now_ns) {
-  if (now_ns > grace_until_ns + (uint64_t)GRACE_EVERY_NS) {
-    grace_until_ns = now_ns + (uint64_t)GRACE_NS;
+  if (now_ns > grace_given_ns + (uint64_t)GRACE_EVERY_NS) {
+    grace_given_ns = now_ns;
+    grace_until_cpu_ns = slip_cpu_ns() + (uint64_t)GRACE_NS;
   }
+}
+
+static bool has_grace(void) {
+  if (grace_until_cpu_ns && slip_cpu_ns() >= grace_until_cpu_ns) {
+    grace_until_cpu_ns = 0;
+  }
+  return grace_until_cpu_ns != 0;
 }
 
 /* No share is asked for; or the coordinator is gone, or wants something that is done at the next
@@ -89,7 +98,7 @@ static struct verdict judge(uint64_t begin_ns, uint64_t duration_ns, uint64_t no
     slip_bucket_forgive();
     return go;
   }
-  if (now_ns < grace_until_ns) {
+  if (has_grace()) {
     return go;
   }
   if (!slip_owner_speaks(&phase)) {

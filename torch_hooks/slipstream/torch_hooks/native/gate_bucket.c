@@ -29,11 +29,11 @@ static uint64_t read_clock(clockid_t clock) {
 
 uint64_t slip_now_ns(void) { return read_clock(CLOCK_MONOTONIC); }
 
+uint64_t slip_cpu_ns(void) { return read_clock(CLOCK_PROCESS_CPUTIME_ID); }
+
 uint64_t slip_share_pct(void) { return gate.down ? gate.down->share_pct : gate.share_pct; }
 
-uint64_t slip_used_ns(void) {
-  return gate.charged_by_hand ? by_hand_ns : read_clock(CLOCK_PROCESS_CPUTIME_ID);
-}
+uint64_t slip_used_ns(void) { return gate.charged_by_hand ? by_hand_ns : slip_cpu_ns(); }
 
 void slip_use_ns(uint64_t device_ns) { by_hand_ns += device_ns; }
 
