@@ -305,6 +305,24 @@ def test_a_guest_follows_its_gpu_to_the_next_owner(tmp_path: Path, word: Path) -
     assert done == 20
 
 
+def test_an_owner_that_is_throttled_keeps_its_voice(tmp_path: Path, word: Path) -> None:
+    """Its own gate does not look at its word: closing that file would give its lock away."""
+    with session_of(tmp_path, Role.OWNER) as (session, seen):
+        assert session.waits
+        assert session.waits.begin("here")
+        session.waits.end("here")
+        seen.direct(Directive(epoch=1, share_pct=50))
+        session.boundary()
+        multiply()
+        seen.direct(Directive(epoch=2, share_pct=100))
+        session.boundary()
+        asked = "import fcntl, sys; fcntl.lockf(open(sys.argv[1], 'r+b'), fcntl.LOCK_EX | 4)"
+        done = subprocess.run(
+            [sys.executable, "-c", asked, str(word)], capture_output=True, check=False
+        )
+        assert b"BlockingIOError" in done.stderr
+
+
 # --- without a change in the program --------------------------------------------------------------
 
 LOADER = """

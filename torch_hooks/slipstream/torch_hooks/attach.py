@@ -159,7 +159,15 @@ def boundary() -> None:
             process.boundary()
     except Exception as error:  # noqa: BLE001 (the promise of this room)
         _process.notes.problem(type(error).__name__, f"boundary: {error}")
-        _process.session = None
+        _give_up()
+
+
+@_harmless
+def _give_up() -> None:
+    """A session that fails once is not asked again, and holds nothing up."""
+    session, _process.session = _process.session, None
+    if session:
+        session.remove_gate()
 
 
 @contextlib.contextmanager

@@ -17,6 +17,7 @@ from slipstream.torch_hooks.bucket import Bucket
 from slipstream.torch_hooks.native_gate import NativeGate
 from slipstream.torch_hooks.owner_watch import OwnerWatch
 from slipstream.wire import owner_phase
+from slipstream.wire.control_block import Role
 
 if TYPE_CHECKING:
     from slipstream.torch_hooks.block import Block
@@ -60,9 +61,7 @@ class _Native:
     def __init__(self, native_gate: NativeGate, occupancy: Any, block: Block) -> None:  # noqa: ANN401 (a module)
         self._native = native_gate
         self._occupancy = occupancy
-        # Of several GPUs only the first one's owner is heeded.
-        first = block.identity.gpu_uuids[:1]
-        self._phase_path = owner_phase.path(block.run_dir, first[0]) if first else ""
+        self._phase_path = _phase_path(block)
         self._owner: OwnerWatch | None = None
         self._look_for_owner()
         if occupancy:
@@ -95,6 +94,17 @@ class _Native:
         self._native.watch(self._owner)
         if before:
             before.close()
+
+
+def _phase_path(block: Block) -> str:
+    """Where the owner of a guest's GPU says that it waits; of several GPUs only the first counts.
+
+    An owner never opens its own word here: closing it would drop the lock by which it is known.
+    """
+    told = block.identity
+    if told.role != Role.GUEST or not told.gpu_uuids:
+        return ""
+    return owner_phase.path(block.run_dir, told.gpu_uuids[0])
 
 
 class _AtLaunches:

@@ -64,7 +64,7 @@ class Session:
 
     def end(self) -> None:
         """The last thing this process says."""
-        self._remove_gate()
+        self.remove_gate()
         if self.waits:
             self.waits.leave()
         if self._baton:
@@ -79,6 +79,12 @@ class Session:
         if self._baton:
             self._baton.pass_on()  # closes this process's copies; the parent goes on holding
         self.block.close()
+
+    def remove_gate(self) -> None:
+        """Hold nothing up any more."""
+        gate, self._gate = self._gate, None
+        if gate is not None:
+            gate.remove()
 
     def _look_up(self, now_ns: int) -> None:
         """Something is new: the first mini-batch, a directive, a lease lost or back."""
@@ -101,16 +107,11 @@ class Session:
     def _heed_share(self, share_pct: int) -> None:
         """A gate is there only while it is needed: it costs each operator a little."""
         if share_pct >= _ALL_OF_IT:
-            self._remove_gate()
+            self.remove_gate()
         elif self._gate is None:
             from slipstream.torch_hooks import gate  # noqa: PLC0415 (paid for by those who need it)
 
             self._gate = gate.install(self.block, self._notes)
-
-    def _remove_gate(self) -> None:
-        gate, self._gate = self._gate, None
-        if gate is not None:
-            gate.remove()
 
     def _leave_out_sleep(self, gate: Gate, now_ns: int) -> None:
         """Being held up is not training; threads may have been held up at the same time."""
