@@ -10,7 +10,7 @@ from slipstream.torch_hooks.owner_waits import OwnerWaits
 
 
 def main() -> None:
-    """RUN_DIR JOB; then `begin`, `end` or `leave`, each answered."""
+    """RUN_DIR JOB; then `begin`, `end` or `leave`, each answered, or `flap` for ever."""
     waits = OwnerWaits(sys.argv[1], int(sys.argv[2]), Notes("1"))
     for line in sys.stdin:
         if line == "begin\n":
@@ -18,6 +18,11 @@ def main() -> None:
         elif line == "end\n":
             waits.end("here")
             answer = "ended"
+        elif line == "flap\n":
+            sys.stdout.write("flapping\n")
+            sys.stdout.flush()
+            while waits.begin("here"):
+                waits.end("here")
         else:
             waits.leave()
             answer = "left"

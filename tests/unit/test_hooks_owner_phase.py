@@ -236,6 +236,21 @@ def test_nobody_stands_because_of_an_owner_that_was_killed(
         assert guest.goes_on()
 
 
+def test_an_owner_may_be_killed_at_any_moment(tmp_path: Path, guest: Guest) -> None:
+    """Between any two of its stores: the guest goes on, and the next owner is heard."""
+    for delay_s in (0.0, 0.003, 0.011, 0.05):
+        with owning(tmp_path) as owner:
+            assert owner.tell("flap") == "flapping"
+            time.sleep(delay_s)
+            owner.kill()
+            time.sleep(0.3)  # by now all is done that the last wait allowed
+            assert guest.goes_on()
+    with owning(tmp_path) as owner:
+        assert guest.stands()
+        owner.tell("begin")
+        assert guest.goes_on()
+
+
 def test_an_owner_that_leaves_leaves_the_guest_its_share(tmp_path: Path, guest: Guest) -> None:
     """Nobody speaks for the GPU any more: what the coordinator says counts alone."""
     with owning(tmp_path) as owner:
