@@ -82,4 +82,5 @@ $(VENV): $(PROJECTS) deploy/setup/packages.txt
 	  tail -20 build/setup.log >&2
 	  exit 1
 	}
+	$(BIN)/python -m slipstream.torch_hooks.native build > build/native.log
 	touch $@

@@ -188,7 +188,7 @@ def test_what_a_newer_writer_says_is_taken_as_far_as_it_is_known() -> None:
     found = control_block.read_progress([0, 1, 99, 3, 4, 5, 0x83, 0, 0, 0, 0, 0])
 
     assert found.phase == Phase.TRAINING
-    assert found.capabilities == Capability.BOUNDARIES | Capability.BATON
+    assert found.capabilities == Capability.BOUNDARIES | Capability.BATON | Capability.GATEABLE
 
 
 def test_a_number_beyond_a_word_becomes_the_nearest() -> None:

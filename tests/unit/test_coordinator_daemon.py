@@ -24,8 +24,9 @@ from coordinator_rig import (
     send,
     told,
 )
-from slipstream.wire import control_block
+from slipstream.wire import control_block, owner_phase
 from slipstream.wire.control_block import Identity, Role
+from slipstream.wire.owner_phase import OwnerPhase
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -325,7 +326,7 @@ def test_prometheus_reads_the_state(own_node: Coordinator) -> None:
 
 
 def test_an_owners_gpus_are_learned_from_what_slurm_told_it(own_node: Coordinator) -> None:
-    """A guest then prefers the other GPU."""
+    """A guest then prefers the other GPU, and the owner can say when it waits."""
     os.environ["SLURM_JOB_GPUS"] = "0"
     try:
         owner = Task(own_node, job=1, role="owner")
@@ -334,6 +335,9 @@ def test_an_owners_gpus_are_learned_from_what_slurm_told_it(own_node: Coordinato
     assert eventually(lambda: len(seated(own_node)[1]) == 1)
     guest = Task(own_node, job=2)
     assert guest.gpu() == "1"
+    word = Path(owner_phase.path(str(own_node.run_dir), seated(own_node)[1][0]))
+    assert eventually(word.exists)
+    assert OwnerPhase.from_buffer_copy(word.read_bytes()).job_id == 1
     owner.end()
     guest.end()
 

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.unit
 
+ABLE = Capability.BOUNDARIES | Capability.PAUSE | Capability.PARKABLE | Capability.GATEABLE
 FOREVER_NS = 1 << 62
 
 
@@ -81,11 +82,8 @@ def test_boundaries_are_counted_and_timed(make: Make) -> None:
 def test_before_the_first_boundary_a_training_loads(make: Make) -> None:
     """An owner says what it can do; a guest can pass the baton, too."""
     for role, able in (
-        (Role.OWNER, Capability.BOUNDARIES | Capability.PAUSE | Capability.PARKABLE),
-        (
-            Role.GUEST,
-            Capability.BOUNDARIES | Capability.PAUSE | Capability.PARKABLE | Capability.BATON,
-        ),
+        (Role.OWNER, ABLE),
+        (Role.GUEST, ABLE | Capability.BATON),
     ):
         _, seen = make(role, task=int(role))
         seen.refresh()

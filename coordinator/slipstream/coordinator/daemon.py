@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from slipstream.coordinator import asking, blocks, joining, store
+from slipstream.coordinator import asking, blocks, joining, phases, store
 from slipstream.coordinator.devices import DeviceCgroups
 from slipstream.coordinator.events import Sender, event
 from slipstream.coordinator.gpus import Nvml, Window
@@ -304,13 +304,14 @@ class Coordinator:
                 block.renew_lease(until_ns)
 
     def make_batons(self) -> None:
-        """The files that guests lock while nobody coordinates them."""
+        """The files that guests lock while nobody coordinates them, and the words of owners."""
         run_dir = str(self.settings.run_dir)
         Path(batons.folder(run_dir)).mkdir(mode=0o755, exist_ok=True)
         for gpu in self.window.latest():
             for path in batons.paths(run_dir, gpu.uuid):
                 # Anybody may open it to lock it, and nobody may write.
                 Path(path).touch(mode=0o444, exist_ok=True)
+        self._make_phase_words()
 
     def sweep(self, now_s: float) -> None:
         """Let go of what has ended, and learn which GPUs Slurm gave to owners."""
@@ -328,6 +329,16 @@ class Coordinator:
         self._sweep_blocks()
         if self.seats != before:
             store.save(self.settings.table, self.seats)
+
+    def _make_phase_words(self) -> None:
+        """For owners to say when they wait; without one a guest has its share and no more."""
+        for seat in self.seats.values():
+            if seat.role == Role.OWNER and seat.tasks:
+                for uuid in seat.gpu_uuids:
+                    try:
+                        phases.create(self.settings.run_dir, uuid, job_id=seat.job_id, uid=seat.uid)
+                    except OSError as error:
+                        _log.error("no phase word for job %d: %s", seat.job_id, error)
 
     def _with_owned_gpus(self, seat: Seat) -> Seat:
         if seat.role != Role.OWNER or seat.gpu_uuids:

@@ -10,6 +10,7 @@ Nothing in here raises into the user's program or ends it: what cannot be done i
 from __future__ import annotations
 
 import atexit
+import contextlib
 import functools
 import importlib
 import os
@@ -29,7 +30,9 @@ from slipstream.wire import control_block
 from slipstream.wire.control_block import ENVIRONMENT_VARIABLE, ControlBlockError, Phase
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
+
+    from slipstream.torch_hooks.loader_waits import LoaderWaits
 
 SWITCH_VARIABLE = "SLIPSTREAM_HOOKS"
 """0: the hooks do nothing at all."""
@@ -69,6 +72,7 @@ class _Process:
         self.handles: list[object] = []
         self.block: blocks.Block | None = None
         self.session: Session | None = None
+        self.loader_waits: LoaderWaits | None = None
         self.tried_for_own_page = False
         self.dynamo_told = False
         self.trainer = 0
@@ -96,6 +100,8 @@ class _Process:
         if self.session is None and self.block is not None:
             self.tell_launch()
             self.session = Session(self.block, self.notes)
+            if self.session.waits and self.loader_waits is None and "torch" in sys.modules:
+                self.loader_waits = _watch_loaders()
 
     def stand_back(self) -> None:
         """A job that was started ahead of its turn loads as far as it can without a device."""
@@ -184,6 +190,9 @@ def detach() -> None:
         handle.remove()  # type: ignore[attr-defined]  # torch's RemovableHandle
     if _process.session:
         _process.session.let_go()
+    loader_waits, _process.loader_waits = _process.loader_waits, None
+    if loader_waits:
+        loader_waits.remove()
     _process.end()
 
 
@@ -208,7 +217,47 @@ def boundary() -> None:
             process.boundary()
     except Exception as error:  # noqa: BLE001 (the promise of this room)
         _process.notes.problem(type(error).__name__, f"boundary: {error}")
-        _process.session = None
+        _give_up()
+
+
+@_harmless
+def _give_up() -> None:
+    """A session that fails once is not asked again, and holds nothing up."""
+    session, _process.session = _process.session, None
+    if session:
+        session.remove_gate()
+
+
+@contextlib.contextmanager
+def waiting(place: str) -> Iterator[None]:
+    """Around a wait in which the GPU is idle, for guests to use it; `place` is where it is.
+
+    Waits of a DataLoader are seen without this.
+    """
+    began = _wait_begins(place)
+    try:
+        yield
+    finally:
+        if began:
+            _wait_ends(place)
+
+
+def _wait_begins(place: object) -> bool:
+    """Whether somebody was told: waits of a thread that does not train are nobody's business."""
+    try:
+        session = _process.session
+        waits = session.waits if session and _process.trainer == get_ident() else None
+        return waits is not None and waits.begin(place)
+    except Exception as error:  # noqa: BLE001 (the promise of this room)
+        _process.notes.problem(type(error).__name__, f"waiting: {error}")
+        return False
+
+
+@_harmless
+def _wait_ends(place: object) -> None:
+    session = _process.session
+    if session and session.waits:
+        session.waits.end(place)
 
 
 def status() -> Status:
@@ -227,6 +276,15 @@ def _keep_dynamo_out(boundaries: Boundaries) -> None:
         _process.notes.problem("torch.compile", f"{error}; compiled steps may warn about our hooks")
 
     dynamo.keep_out(boundaries.before_step, boundaries.after_step, on_error=complain)
+
+
+def _watch_loaders() -> LoaderWaits:
+    from slipstream.torch_hooks.loader_waits import LoaderWaits  # noqa: PLC0415 (for owners alone)
+
+    def complain(error: Exception) -> None:
+        _process.notes.problem("loader", f"{error}; waits for data are not seen")
+
+    return LoaderWaits(_wait_begins, _wait_ends, complain)
 
 
 def _switched_off() -> bool:

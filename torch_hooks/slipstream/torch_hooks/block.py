@@ -8,6 +8,7 @@ nowhere else in this process: closing any descriptor of it would drop the lock.
 
 from __future__ import annotations
 
+import ctypes
 import fcntl
 import mmap
 import os
@@ -32,6 +33,7 @@ _LAST_BOUNDARY = word(Up, "last_boundary_ns")
 _MINIBATCH = word(Up, "minibatch_ns")
 _DOWN_SEQUENCE = word(Down, "sequence")
 _LEASE = word(Down, "lease_until_ns")
+_SHARE = word(Down, "share_pct")
 
 
 class Block:
@@ -52,6 +54,21 @@ class Block:
     def lease_until_ns(self) -> int:
         """Until when the coordinator promised to be there."""
         return self._words[_LEASE]
+
+    @property
+    def run_dir(self) -> str:
+        """Of the node: where the batons are, too."""
+        return os.path.dirname(os.path.dirname(os.path.dirname(self.path)))  # noqa: PTH120 (no pathlib in a user's process)
+
+    @property
+    def down_address(self) -> int:
+        """Where `Down` is in this process's memory until the page is closed, for native code."""
+        page = ctypes.c_char.from_buffer(self._words.obj)
+        return ctypes.addressof(page) + control_block.DOWN_OFFSET
+
+    def asked_share_pct(self) -> int:
+        """The share as it is asked for now, whole or not: one word is read alone."""
+        return self._words[_SHARE]
 
     def write(self, **fields: int) -> None:
         """Change fields of `Up`, together."""

@@ -7,7 +7,7 @@ import os
 import threading
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from slipstream.torch_hooks.occupancy_errors import (
     DeviceLostError,
@@ -111,11 +111,17 @@ class Context:
     def enqueue(self, kind: int, duration_ns: int, flags: int = 0) -> int:
         """Queue work on an engine and return its number; waits only if the queue is full."""
         self.check()
+        gate = _launch_gate if kind == COMPUTE else None
+        if gate is not None:
+            gate.admit(self._queues[kind].ends_ns(), duration_ns)
         while True:
             number, full_until_ns = self._section.run(self._append, kind, duration_ns, flags)
             if number:
-                return number
+                break
             self._sleep_until(full_until_ns)
+        if gate is not None:
+            gate.charge(duration_ns, self._queues[kind].ends_ns())
+        return number
 
     def _append(self, now_ns: int, kind: int, duration_ns: int, flags: int) -> tuple[int, int]:
         queue = self._queues[kind]
@@ -145,6 +151,11 @@ class Context:
     def span(self, kind: int, number: int) -> Span | None:
         """When the work runs, as things stand; None when that is long forgotten."""
         return self._queues[kind].span(number)
+
+    def last_end_ns(self, kind: int) -> int:
+        """When the last work of this process ends; 0 when that is long forgotten."""
+        span = self._queues[kind].span(self._last[kind]) if self._last[kind] else None
+        return span.end_ns if span else 0
 
     def has_ended(self, kind: int, number: int) -> bool:
         """Whether the work has ended."""
@@ -285,6 +296,36 @@ def _size(nbytes: int) -> str:
     return f"{nbytes / _GIB:.2f} GiB" if nbytes >= _GIB else f"{nbytes / _MIB:.2f} MiB"
 
 
+class LaunchGate(Protocol):
+    """Where a launch waits while this process is kept to a share."""
+
+    def admit(self, begin_ns: int, duration_ns: int) -> None:
+        """Wait until a kernel may be queued that begins then at the earliest."""
+
+    def charge(self, device_ns: int, ends_ns: int) -> None:
+        """It was queued, and ends then."""
+
+
+_launch_gate: LaunchGate | None = None
+
+
+def hold_launches(gate: LaunchGate | None) -> None:
+    """From now on kernels pass this gate, or none."""
+    global _launch_gate  # noqa: PLW0603 (one share per process)
+    _launch_gate = gate
+
+
+def is_open() -> bool:
+    """Whether this process has a place on any GPU."""
+    return any(context.opened for context in _contexts.values())
+
+
+def drained_ns() -> int:
+    """When all kernels have ended that this process has queued; may have been long ago."""
+    ends = (context.last_end_ns(COMPUTE) for context in _contexts.values() if context.opened)
+    return max(ends, default=0)
+
+
 _nodes: dict[tuple[int, int], Node] = {}
 _contexts: dict[tuple[int, int, int], Context] = {}
 _opening = threading.Lock()
@@ -326,6 +367,7 @@ def _map_once(path: str) -> tuple[tuple[int, int], Node]:
 def _forget_in_child() -> None:
     global _opening  # noqa: PLW0603 (a child cannot release the lock of a thread it does not have)
     _opening = threading.Lock()
+    hold_launches(None)  # the share is the parent's
     for context in _contexts.values():
         context.forget()
 

@@ -69,6 +69,10 @@ class Queue:
         span = Span(entry.start_ns, _end_ns(entry))
         return span if entry.sequence == number else None
 
+    def ends_ns(self) -> int:
+        """When all that is queued has ended, as things stand. Needs no lock."""
+        return _end_ns(self._entries[self._engine.tail % RING])
+
     def unfinished_ns(self, now_ns: int, owner: tuple[int, int] | None = None) -> int:
         """Device time still to come, of all processes or of one (slot, generation)."""
         left_ns = 0

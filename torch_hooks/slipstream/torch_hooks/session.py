@@ -21,11 +21,14 @@ from slipstream.wire.control_block import Capability, Phase, Request, Role
 
 if TYPE_CHECKING:
     from slipstream.torch_hooks.block import Block
+    from slipstream.torch_hooks.gate import Gate
     from slipstream.torch_hooks.memory import Memory
     from slipstream.torch_hooks.notes import Notes
+    from slipstream.torch_hooks.owner_waits import OwnerWaits
     from slipstream.wire.control_block import Directive
 
-
+_ABLE = Capability.BOUNDARIES | Capability.PAUSE | Capability.PARKABLE | Capability.GATEABLE
+_ALL_OF_IT = 100
 _LOOK_EVERY_S = 0.02
 _LOOK_EVERY_WHEN_PARKED_S = 0.05  # coming back takes longer than that
 
@@ -50,9 +53,12 @@ class Session:
         self._parked_ns = 0
         self._memory: Memory | None = None
         self._capped = False
-        self._capabilities = Capability.BOUNDARIES | Capability.PAUSE | Capability.PARKABLE
+        self._capabilities = _ABLE
         if self._baton:
             self._capabilities |= Capability.BATON
+        self._gate: Gate | None = None
+        self.waits = _waits(block, notes)
+        self._slept_ns = 0
         block.write(phase=Phase.LOADING, capabilities=self._capabilities)
 
     def may_begin(self) -> bool:
@@ -71,6 +77,8 @@ class Session:
         """Between two mini-batches. Almost always quick: each microsecond here is the user's."""
         now_ns = monotonic_ns()
         self.minibatches += 1
+        if self._gate is not None:
+            self._leave_out_sleep(self._gate, now_ns)
         pace_ns = self._pace.add(now_ns - self._began_ns)
         if self.block.boundary(self.minibatches, now_ns, pace_ns) and self._quiet:
             self._began_ns = now_ns
@@ -87,6 +95,9 @@ class Session:
 
     def end(self) -> None:
         """The last thing this process says."""
+        self.remove_gate()
+        if self.waits:
+            self.waits.leave()
         if self._baton:
             self._baton.pass_on()
         self.block.write(phase=Phase.ENDED, saving_ns=self._saving_ns, problems=self._notes.total)
@@ -98,10 +109,18 @@ class Session:
             self._memory.close()
 
     def abandon(self) -> None:
-        """In a forked child: the page and the batons are the parent's."""
+        """In a forked child: the page, the word and the batons are the parent's."""
+        if self.waits:
+            self.waits.forget()
         if self._baton:
             self._baton.pass_on()  # closes this process's copies; the parent goes on holding
         self.block.close()
+
+    def remove_gate(self) -> None:
+        """Hold nothing up any more."""
+        gate, self._gate = self._gate, None
+        if gate is not None:
+            gate.remove()
 
     def _look_up(self, now_ns: int) -> None:
         """Something is new: the first mini-batch, a directive, a lease lost or back."""
@@ -116,12 +135,17 @@ class Session:
         if self._asks(Request.PARK):
             self._park()
         self._keep_to_cap()
-        self._quiet = not (self._lost or self._is_asked_to_wait or self._capped)
+        if self._gate is not None and not self._lost:
+            self._gate.at_boundary(self.directive.epoch if self.directive else 0)
+            self._slept_ns = self._gate.slept_ns
+        busy = self._lost or self._is_asked_to_wait or self._capped or self._gate is not None
+        self._quiet = not busy
 
     def _read_news(self) -> None:
         directive = self.block.news()
         if directive is not None:
             self.directive = directive
+            self._heed_share(directive.share_pct)
             self.block.write(directive_epoch=directive.epoch, problems=self._notes.total)
 
     @property
@@ -210,6 +234,21 @@ class Session:
             self._memory = Memory(self._notes)
         return self._memory
 
+    def _heed_share(self, share_pct: int) -> None:
+        """A gate is there only while it is needed: it costs each operator a little."""
+        if share_pct >= _ALL_OF_IT:
+            self.remove_gate()
+        elif self._gate is None:
+            from slipstream.torch_hooks import gate  # noqa: PLC0415 (paid for by those who need it)
+
+            self._gate = gate.install(self.block, self._notes)
+
+    def _leave_out_sleep(self, gate: Gate, now_ns: int) -> None:
+        """Being held up is not training; threads may have been held up at the same time."""
+        slept_ns = gate.slept_ns
+        self._began_ns = min(now_ns, self._began_ns + slept_ns - self._slept_ns)
+        self._slept_ns = slept_ns
+
     def _without_lease(self) -> None:
         if not self._lost:
             self._lost = True
@@ -253,6 +292,15 @@ class Session:
         return self.block.lease_until_ns >= monotonic_ns()
 
 
+def _waits(block: Block, notes: Notes) -> OwnerWaits | None:
+    """An owner's way of telling its guests when it waits."""
+    if block.identity.role != Role.OWNER:
+        return None
+    from slipstream.torch_hooks.owner_waits import OwnerWaits  # noqa: PLC0415 (guests need none)
+
+    return OwnerWaits(block.run_dir, block.identity.job_id, notes)
+
+
 def _baton(block: Block, notes: Notes) -> Baton | None:
     """A guest's baton; of the ranks of one job only the first takes it.
 
@@ -269,5 +317,4 @@ def _baton(block: Block, notes: Notes) -> Baton | None:
             "bad setting", f"{SLICE_VARIABLE}={slice_ms!r} is no number; {DEFAULT_SLICE_MS} taken"
         )
         slice_ms = ""
-    run_dir = os.path.dirname(os.path.dirname(os.path.dirname(block.path)))  # noqa: PTH120 (no pathlib in a user's process)
-    return Baton(run_dir, identity.gpu_uuids, slice_ms=int(slice_ms or DEFAULT_SLICE_MS))
+    return Baton(block.run_dir, identity.gpu_uuids, slice_ms=int(slice_ms or DEFAULT_SLICE_MS))

@@ -1,0 +1,88 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The gate: where a guest's operators wait. gate.c hangs it into torch, gate_admit.c decides and
+ * sleeps. native_gate.py is the same in Python. */
+#ifndef SLIPSTREAM_NATIVE_GATE_H
+#define SLIPSTREAM_NATIVE_GATE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "../../wire/control_block.h"
+#include "../../wire/owner_phase.h"
+
+/* What Python sets while nothing is installed, and what it may read at any time. */
+struct slip_gate {
+  /* The minimum share, and the epoch whose request has been acted on: for a gate without a page. */
+  uint64_t share_pct;
+  uint64_t told_epoch;
+  const struct slip_control_down* down; /* of this process's page, or null */
+  const struct slip_owner_phase*
+      phase;                /* mapped for the futex only: reading it may kill, see owner_phase.h */
+  int64_t phase_descriptor; /* or -1: no owner says when it waits */
+  uint64_t charged_by_hand; /* device time comes from slip_gate_charge, not the CPU's clock */
+  /* Counters. */
+  uint64_t operators;
+  uint64_t sleeps;
+  uint64_t slept_ns;
+  uint64_t charged_ns;
+  uint64_t fitted;  /* launched because it fits the owner's wait */
+  uint64_t risked;  /* launched on the delay budget */
+  uint64_t refused; /* neither */
+  uint64_t overruns;
+  uint64_t overrun_ns;
+  uint64_t owners_found_dead;
+  int64_t balance_ns;
+  int64_t budget_ns;
+};
+
+struct slip_gate* slip_gate(void);
+
+/* --- gate_admit.c: what gate.c and Python call; safe for threads -------------------------------*/
+void slip_gate_reset(void);
+void slip_gate_let_go(void);
+void slip_gate_watch(const struct slip_owner_phase* phase, int64_t descriptor);
+void slip_gate_admit(uint64_t begin_ns, uint64_t duration_ns);
+void slip_gate_charge(uint64_t device_ns, uint64_t ends_ns);
+void slip_gate_operator(uint64_t name_hash);
+
+/* Everything below is for the holder of gate_admit.c's lock. */
+#define SLIP_MS INT64_C(1000000)
+#define SLIP_LONGEST_SLEEP_NS (100 * SLIP_MS)
+
+/* --- gate_bucket.c: the share
+ * -------------------------------------------------------------------*/
+uint64_t slip_now_ns(void);
+uint64_t slip_cpu_ns(void);
+uint64_t slip_share_pct(void);
+uint64_t slip_used_ns(void);
+void slip_use_ns(uint64_t device_ns);
+void slip_bucket_reset(void);
+void slip_bucket_forgive(void);
+void slip_bucket_settle(uint64_t now_ns, bool owner_waited);
+bool slip_bucket_is_open(uint64_t now_ns);     /* without a look; needs no lock */
+uint64_t slip_bucket_rest_ns(uint64_t now_ns); /* 0: there is something in it */
+
+/* --- gate_owner.c: the owner's waits
+ * ------------------------------------------------------------*/
+void slip_owner_reset(void);
+bool slip_owner_speaks(struct slip_owner_phase* phase);
+bool slip_owner_is_dead(const struct slip_owner_phase* phase, uint64_t now_ns);
+void slip_owner_turned(const struct slip_owner_phase* phase, uint64_t now_ns);
+bool slip_owner_spares(const struct slip_owner_phase* phase, uint64_t begin_ns,
+                       uint64_t duration_ns, uint64_t now_ns);
+void slip_owner_device_ends(uint64_t ends_ns);
+uint64_t slip_owner_crossed_ns(uint64_t began_ns);
+
+/* --- gate_estimate.c: how long the operator lasts that comes after these names
+ * ------------------*/
+struct slip_estimate {
+  uint64_t key;
+  uint32_t seen;
+  uint32_t duration_ns;
+};
+struct slip_estimate* slip_estimate(uint64_t name_hash);
+void slip_estimate_learn(struct slip_estimate* estimate, uint64_t key, uint64_t duration_ns);
+void slip_estimate_refused(struct slip_estimate* estimate);
+void slip_estimates_forget(void);
+
+#endif
