@@ -23,7 +23,12 @@ from slipstream.torch_hooks import dynamo, node_client, notes
 from slipstream.torch_hooks.boundaries import Boundaries
 from slipstream.torch_hooks.session import Session
 from slipstream.wire import control_block
-from slipstream.wire.control_block import ENVIRONMENT_VARIABLE, ControlBlockError, Phase
+from slipstream.wire.control_block import (
+    ENVIRONMENT_VARIABLE,
+    ControlBlockError,
+    Phase,
+    Request,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -64,6 +69,7 @@ class _Process:
     def __init__(self) -> None:
         self.notes = notes.from_environment()
         self.handles: list[object] = []
+        self.requests: dict[int, Callable[[], None]] = {}
         self.block: blocks.Block | None = None
         self.session: Session | None = None
         self.tried_for_own_page = False
@@ -79,7 +85,7 @@ class _Process:
 
     def begin(self) -> None:
         if self.session is None and self.block is not None:
-            self.session = Session(self.block, self.notes)
+            self.session = Session(self.block, self.notes, self.requests)
 
     def boundary(self) -> None:
         """A boundary of a thread that is not known to train, or of a process without a page."""
@@ -162,6 +168,31 @@ def status() -> Status:
         minibatches=session.minibatches if session else 0,
         problems=_process.notes.counts,
     )
+
+
+def serve(request: Request, carry_out: Callable[[], None]) -> None:
+    """For parts of the hooks: have this called at the boundary that such a request is armed for."""
+    _process.requests[request] = carry_out
+
+
+def serve_no_longer(request: Request) -> None:
+    """The opposite."""
+    _process.requests.pop(request, None)
+
+
+def current() -> Session | None:
+    """For parts of the hooks: the session of this process, once it has a page."""
+    return _process.session
+
+
+def complain(kind: str, sentence: str) -> None:
+    """For parts of the hooks: count and tell what could not be done."""
+    _process.notes.problem(kind, sentence, always=True)
+
+
+def tell(sentence: str) -> None:
+    """For parts of the hooks: a line in the log."""
+    _process.notes.say(sentence)
 
 
 def _keep_dynamo_out(boundaries: Boundaries) -> None:

@@ -1,20 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a training process does at a boundary: say how far it is, read what is asked, keep order.
 
-While the lease holds that is all. When it is lost, an owner runs free and a guest passes the baton.
+What is asked is carried out by whoever serves it (`requests`), at the boundary it is armed for. When
+the lease is lost, an owner runs free and a guest passes the baton.
 """
 
 from __future__ import annotations
 
 import os
+from contextlib import contextmanager
 from time import monotonic_ns
 from typing import TYPE_CHECKING
 
 from slipstream.torch_hooks.baton import DEFAULT_SLICE_MS, SLICE_VARIABLE, Baton
 from slipstream.torch_hooks.pace import Pace
-from slipstream.wire.control_block import Capability, Phase, Role
+from slipstream.wire.control_block import Capability, Phase, Request, Role
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
     from slipstream.torch_hooks.block import Block
     from slipstream.torch_hooks.notes import Notes
     from slipstream.wire.control_block import Directive
@@ -23,10 +27,17 @@ if TYPE_CHECKING:
 class Session:
     """One process with its page, from attaching to detaching."""
 
-    def __init__(self, block: Block, notes: Notes) -> None:
+    def __init__(
+        self,
+        block: Block,
+        notes: Notes,
+        requests: dict[int, Callable[[], None]] | None = None,
+    ) -> None:
         self.block = block
         self.minibatches = 0
         self.directive: Directive | None = None
+        self.requests = {} if requests is None else requests
+        """Who carries out which request; one that nobody serves is noted."""
         self._notes = notes
         self._pace = Pace()
         self._began_ns = monotonic_ns()
@@ -34,11 +45,12 @@ class Session:
         self._leases_lost = 0
         self._lost = False
         self._quiet = False
+        self._armed = False
         self._baton_waited_ns = 0
-        block.write(
-            phase=Phase.LOADING,
-            capabilities=Capability.BOUNDARIES | (Capability.BATON if self._baton else 0),
-        )
+        self._capabilities = Capability.BOUNDARIES
+        if self._baton:
+            self._capabilities |= Capability.BATON
+        block.write(phase=Phase.LOADING, capabilities=self._capabilities)
 
     def boundary(self) -> None:
         """Between two mini-batches. Almost always quick: each microsecond here is the user's."""
@@ -50,6 +62,25 @@ class Session:
         else:
             self._look_up(now_ns)
             self._began_ns = monotonic_ns()  # waiting is not training
+
+    def can(self, capability: Capability, *, yes: bool) -> None:
+        """Say what this process can be asked for, or no longer."""
+        self._capabilities &= ~capability
+        if yes:
+            self._capabilities |= capability
+        self.block.write(capabilities=self._capabilities)
+
+    @contextmanager
+    def during(self, phase: Phase) -> Iterator[None]:
+        """Something that is not training, and not part of the mini-batch time."""
+        began_ns = monotonic_ns()
+        self.block.write(phase=phase)
+        try:
+            yield
+        finally:
+            after = Phase.TRAINING if self.minibatches else Phase.LOADING
+            self.block.write(phase=after, problems=self._notes.total)
+            self._began_ns += monotonic_ns() - began_ns
 
     def end(self) -> None:
         """The last thing this process says."""
@@ -71,12 +102,28 @@ class Session:
         directive = self.block.news()
         if directive is not None:
             self.directive = directive
+            self._armed = directive.request != Request.NONE
             self.block.write(directive_epoch=directive.epoch, problems=self._notes.total)
+        self._carry_out()
         if self.block.lease_until_ns < now_ns:
             self._without_lease()
         elif self._lost:
             self._lease_is_back()
-        self._quiet = not self._lost
+        self._quiet = not (self._lost or self._armed)
+
+    def _carry_out(self) -> None:
+        directive = self.directive
+        if not self._armed or not directive or self.minibatches < directive.armed_for_minibatch:
+            return
+        self._armed = False
+        serve = self.requests.get(directive.request)
+        if serve is not None:
+            serve()
+        else:
+            self._notes.problem(
+                "not served", f"request {directive.request}: this training cannot do it"
+            )
+            self.block.write(problems=self._notes.total)
 
     def _without_lease(self) -> None:
         if not self._lost:

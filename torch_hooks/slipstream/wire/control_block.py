@@ -53,7 +53,7 @@ class Role(enum.IntEnum):
 
 
 class Phase(enum.IntEnum):
-    """What a training process is doing; a later one is nearer to the end of its life."""
+    """What a training process is doing."""
 
     UNCLAIMED = 0
     IMPORTING = 1
@@ -61,6 +61,10 @@ class Phase(enum.IntEnum):
     TRAINING = 3
     WAITING_FOR_BATON = 4
     ENDED = 5
+    PARKED = 6
+    SAVING = 7
+    RESTORING = 8
+    PAUSED = 9
 
 
 class Capability(enum.IntFlag):
@@ -68,6 +72,20 @@ class Capability(enum.IntFlag):
 
     BOUNDARIES = 1
     BATON = 2
+    PAUSE = 4
+    RESTORABLE = 16
+    PARKABLE = 32
+    GATEABLE = 64
+
+
+class Request(enum.IntEnum):
+    """What a directive asks for at the boundary it is armed for."""
+
+    NONE = 0
+    PAUSE = 1
+    PARK = 2
+    CHECKPOINT = 3
+    REBIND = 4
 
 
 _NO_CAPABILITY = Capability(0)
@@ -196,8 +214,8 @@ class Directive:
     share_pct: int = 100
     cap_bytes: int = 0
     """0: no cap."""
-    request: int = 0
-    """0: nothing. Requests get their numbers with the parts that carry them out."""
+    request: int = Request.NONE
+    """A `Request`; one that is not known asks for nothing."""
     armed_for_minibatch: int = 0
 
 

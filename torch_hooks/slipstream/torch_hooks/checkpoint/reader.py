@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reading checkpoints: nothing of one is believed, and nothing changed, before all is verified."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from slipstream.torch_hooks.checkpoint import checksums, generations
+from slipstream.torch_hooks.checkpoint.encoding import Decoder, placed
+from slipstream.torch_hooks.checkpoint.errors import DamagedError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from slipstream.torch_hooks.checkpoint.generations import Generation, Shard
+
+_POPULATE = 0x8000  # MAP_POPULATE
+_HUGE_PAGES = 14  # MADV_HUGEPAGE
+_WORTH_HUGE_PAGES = 4 << 20
+_MOST_THREADS = 4
+
+
+class Reader:
+    """One shard of one generation, verified."""
+
+    def __init__(self, root: Path, generation: Generation, shard: Shard) -> None:
+        self.generation = generation
+        self.index = generations.read_index(root, generation, shard)
+        self.state: dict[str, Any] = self.index["state"]
+        path = root / str(generation) / shard.data
+        self._map = _mapped(path, self.index["bytes"])
+        self._bytes = torch.frombuffer(self._map, dtype=torch.uint8)
+        self._fresh: dict[int, torch.UntypedStorage] = {}
+        self._verify(path)
+
+    def copy_into(self, tensor: torch.Tensor, described: dict[str, Any]) -> None:
+        """Give a tensor the numbers of a saved one of the same shape."""
+        offset = self.index["storages"][described["storage"]][0]
+        element = getattr(torch, described["dtype"]).itemsize
+        inside = {**described, "offset": described["offset"] + offset // element}
+        saved = placed(inside, self._bytes.untyped_storage())
+        if tensor.device.type == "cpu" and tensor.is_contiguous() and saved.is_contiguous():
+            # The C library's copy is quicker: it passes the caches by.
+            ctypes.memmove(tensor.data_ptr(), saved.data_ptr(), tensor.numel() * element)
+        else:
+            tensor.copy_(saved)
+
+    def decode(self, coded: Any) -> Any:  # noqa: ANN401 (JSON is anything)
+        """A value with tensors of its own: optimizers keep and change what they are given."""
+        return Decoder(lambda described: placed(described, self._own(described["storage"]))).decode(
+            coded
+        )
+
+    def _own(self, number: int) -> torch.UntypedStorage:
+        if number not in self._fresh:
+            offset, count = self.index["storages"][number]
+            self._fresh[number] = fresh_copy(self._bytes.data_ptr() + offset, count)
+        return self._fresh[number]
+
+    def _verify(self, path: Path) -> None:
+        expected = self.index["checksum"]
+        checksum = checksums.named(expected["kind"])
+        address, size = self._bytes.data_ptr(), self.index["bytes"]
+        with ThreadPoolExecutor(min(_MOST_THREADS, os.cpu_count() or 1)) as threads:
+            found = list(threads.map(lambda piece: checksum(*piece), checksums.pieces(address, size)))
+        if found != expected["pieces"]:
+            wrong = [at for at, pair in enumerate(zip(found, expected["pieces"])) if len(set(pair)) > 1]
+            raise DamagedError(
+                f"{path} is damaged: {len(wrong) or 'all'} of {len(found)} pieces differ from what "
+                f"was written, the first at byte {(wrong or [0])[0] * checksums.PIECE_BYTES}"
+            )
+
+
+def fresh_copy(address: int, count: int) -> torch.UntypedStorage:
+    """A storage of its own with these bytes; on huge pages, which come several times quicker."""
+    storage = torch.empty(count, dtype=torch.uint8).untyped_storage()
+    if count:
+        if count >= _WORTH_HUGE_PAGES:
+            begin = -(-storage.data_ptr() // mmap.PAGESIZE) * mmap.PAGESIZE
+            end = (storage.data_ptr() + count) // mmap.PAGESIZE * mmap.PAGESIZE
+            ctypes.CDLL(None).madvise(
+                ctypes.c_void_p(begin), ctypes.c_size_t(end - begin), _HUGE_PAGES
+            )
+        ctypes.memmove(storage.data_ptr(), address, count)
+    return storage
+
+
+def _mapped(path: Path, size: int) -> mmap.mmap:
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as error:
+        raise DamagedError(f"{path} cannot be read: {error.strerror}") from error
+    try:
+        there = os.fstat(descriptor).st_size
+        if there < size:  # touching what a short file lacks would kill this process
+            raise DamagedError(f"{path} was cut off: it has {there} bytes of {size}")
+        # Private: torch wants memory it could write, and nobody's file is to be changed.
+        return mmap.mmap(
+            descriptor, size, mmap.MAP_PRIVATE | _POPULATE, mmap.PROT_READ | mmap.PROT_WRITE
+        )
+    finally:
+        os.close(descriptor)
