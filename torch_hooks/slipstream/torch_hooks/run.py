@@ -209,7 +209,9 @@ class _State:
         if self._layout == restoring.SHARDED or ranks.shard().rank == 0:
             state["parts"] = parts.encode(held, encoder)
             state["position"] = encoder.encode(loops.position(), "position")
-        return Snapshot(self._layout, state, encoder.storages)
+        hooks = attach.current()
+        boundaries = hooks.minibatches if hooks else 0
+        return Snapshot(self._layout, state, encoder.storages, boundaries)
 
 
 class _Own:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a training process does at a boundary: say how far it is, read what is asked, keep order.
 
-What is asked is carried out by whoever serves it (`requests`), at the boundary it is armed for. When
-the lease is lost, an owner runs free and a guest passes the baton.
+What is asked is carried out by whoever serves it (`requests`), at the boundary it is armed for.
+When the lease is lost, an owner runs free and a guest passes the baton.
 """
 
 from __future__ import annotations

@@ -43,9 +43,7 @@ def named(kind: str) -> Checksum:
 
 def pieces(address: int, size: int) -> list[tuple[int, int]]:
     """Memory in pieces, as addresses and sizes."""
-    return [
-        (address + at, min(PIECE_BYTES, size - at)) for at in range(0, size, PIECE_BYTES)
-    ]
+    return [(address + at, min(PIECE_BYTES, size - at)) for at in range(0, size, PIECE_BYTES)]
 
 
 def _crc32c() -> Checksum:

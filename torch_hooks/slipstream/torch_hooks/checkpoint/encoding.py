@@ -43,14 +43,16 @@ class Encoder:
             return self.tensor(value)
         for kind, dictionary in _DICTIONARIES.items():
             if type(value) is dictionary:
-                return {kind: [[self.encode(key, place), self.encode(one, f"{place}.{key}")]
-                               for key, one in value.items()]}
+                return {
+                    kind: [
+                        [self.encode(key, place), self.encode(one, f"{place}.{key}")]
+                        for key, one in value.items()
+                    ]
+                }
         if type(value) is list:
             return [self.encode(one, f"{place}[{at}]") for at, one in enumerate(value)]
         if isinstance(value, tuple):
-            return {"tuple": [self.encode(one, f"{place}[{at}]") for at, one in enumerate(value)]}
-        if isinstance(value, bytes):
-            return {"bytes": base64.b85encode(value).decode()}
+            return {"tuple": self.encode(list(value), place)}
         return self._rarely(value, place)
 
     def tensor(self, tensor: torch.Tensor) -> dict[str, Any]:
@@ -108,14 +110,11 @@ class Decoder:
             return coded
         ((kind, value),) = coded.items()
         if kind in _DICTIONARIES:
-            return _DICTIONARIES[kind](
-                {self.decode(key): self.decode(one) for key, one in value}
-            )
+            return _DICTIONARIES[kind]({self.decode(key): self.decode(one) for key, one in value})
         simple: dict[str, Callable[[], Any]] = {
             "tensor": lambda: self._tensor(value),
             "shard": lambda: self._tensor(value),
             "tuple": lambda: tuple(self.decode(one) for one in value),
-            "bytes": lambda: base64.b85decode(value),
             "array": lambda: _array(*value),
             "scalar": lambda: _array(*value)[()],
             "dtype": lambda: getattr(torch, value),

@@ -106,7 +106,9 @@ def read_index(root: Path, generation: Generation, shard: Shard) -> dict[str, An
         )
     found = [content.get(key) for key in ("restart", "minibatches", "rank", "world_size")]
     if found != [generation.restart, generation.minibatches, shard.rank, shard.world_size]:
-        raise DamagedError(f"{path} was swapped: it says it is of restart, mini-batch, rank {found}")
+        raise DamagedError(
+            f"{path} was swapped: it says it is of restart, mini-batch, rank {found}"
+        )
     return content  # type: ignore[no-any-return]  # JSON is anything
 
 

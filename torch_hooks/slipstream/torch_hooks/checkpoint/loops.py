@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Where a training is in its epochs and batches, and how it gets there again.
 
-A loader goes on to the bit when the random state at the epoch's beginning is set, as many batches as
-were used are passed over, and the random state of the moment is set. Without worker processes only
-the sampler is asked to pass over; workers have random states of their own, so they load again what
-was used, and it is thrown away.
+A loader goes on to the bit when the random state at the epoch's beginning is set, as many batches
+as were used are passed over, and the random state of the moment is set. Without worker processes
+only the sampler is asked to pass over; workers have random states of their own, so they load again
+what was used, and it is thrown away.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class Loops:
         if state is None:
             return
         randomness.restore(state["process"])
-        for generator, then in zip(randomness.generators(self._loader), state["loader"]):
+        for generator, then in zip(randomness.generators(self._loader), state["loader"]):  # noqa: B905 (Python 3.9)
             generator.set_state(then)
 
 

@@ -27,7 +27,7 @@ def begin(root: Path, generation: Generation) -> Path:
 
 
 def commit(root: Path, generation: Generation, shard: Shard) -> None:
-    """It is written: from now on it counts. All before the last two are removed by the first rank."""
+    """It is written: from now on it counts; the first rank removes all before the last two."""
     content = {
         "restart": generation.restart,
         "minibatches": generation.minibatches,

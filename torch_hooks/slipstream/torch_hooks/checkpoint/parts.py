@@ -58,9 +58,7 @@ def restore(parts: Mapping[str, Any], reader: Reader) -> None:
     """
     saved: dict[str, Any] = reader.state["parts"]
     compare(parts, saved)
-    others = {
-        name: part for name, part in parts.items() if not isinstance(part, torch.nn.Module)
-    }
+    others = {name: part for name, part in parts.items() if not isinstance(part, torch.nn.Module)}
     before = {name: copy.deepcopy(_state(part)) for name, part in others.items()}
     try:
         for name, part in others.items():
@@ -166,7 +164,7 @@ def _groups(saved: dict[str, Any]) -> list[Any]:
 
 
 def _restore_module(module: torch.nn.Module, saved: dict[str, Any], reader: Reader) -> None:
-    done: set[tuple[int, int, torch.Size]] = set()
+    done: set[tuple[object, ...]] = set()
     with torch.no_grad():
         for name, tensor in _tensors(module):
             local = local_tensor(tensor)

@@ -49,15 +49,13 @@ def _allocate(descriptor: int, path: Path, size: int) -> None:
 
 
 def _check_room(path: Path, wanted: int) -> None:
-    rooms = {f"the file system of {path.parent}": _free_on_disk(path.parent)}
-    available = _available_memory()
-    if available is not None:
-        rooms["memory"] = available
-    for place, limit in _cgroup_room().items():
-        rooms[place] = limit
+    rooms = {
+        f"the file system of {path.parent}": _free_on_disk(path.parent) + _MARGIN_BYTES,
+        **_available_memory(),
+        **_cgroup_room(),
+    }
     for place, free in rooms.items():
-        margin = 0 if place.startswith("the file system") else _MARGIN_BYTES
-        if wanted + margin > free:
+        if wanted + _MARGIN_BYTES > free:
             raise CheckpointError(
                 f"no room for a checkpoint: {wanted >> 20} MiB are needed, {place} has "
                 f"{free >> 20} MiB left"
@@ -69,14 +67,16 @@ def _free_on_disk(folder: Path) -> int:
     return disk.f_bavail * disk.f_frsize
 
 
-def _available_memory() -> int | None:
-    for line in _text(Path("/proc/meminfo")).splitlines():
-        if line.startswith("MemAvailable:"):
-            return int(line.split()[1]) << 10
-    return None
+def _available_memory() -> dict[str, int]:
+    lines = _text(Path("/proc/meminfo")).splitlines()
+    return {
+        "memory": int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:")
+    }
 
 
-def _cgroup_room(proc: Path = Path("/proc/self/cgroup"), mount: Path = Path("/sys/fs/cgroup")) -> dict[str, int]:
+def _cgroup_room(
+    proc: Path = Path("/proc/self/cgroup"), mount: Path = Path("/sys/fs/cgroup")
+) -> dict[str, int]:
     """What each cgroup (version 2) above this process still allows; empty without limits."""
     rooms = {}
     for line in _text(proc).splitlines():

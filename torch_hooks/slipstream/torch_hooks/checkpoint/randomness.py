@@ -16,7 +16,7 @@ def state() -> dict[str, Any]:
     numpy = sys.modules.get("numpy")
     if numpy is not None:
         now["numpy"] = numpy.random.get_state()
-    if torch.cuda.is_initialized():
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]  # torch does not type it
         now["cuda"] = torch.cuda.get_rng_state_all()
     return now
 
@@ -41,7 +41,9 @@ def generators(loader: object) -> list[torch.Generator]:
     while waiting:
         one = waiting.pop()
         generator = getattr(one, "generator", None)
-        if isinstance(generator, torch.Generator) and all(generator is not known for known in found):
+        if isinstance(generator, torch.Generator) and all(
+            generator is not known for known in found
+        ):
             found.append(generator)
         waiting += [
             inner

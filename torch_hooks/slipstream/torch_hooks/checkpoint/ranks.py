@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The ranks of one training, as torch.distributed knows them; one alone without it.
 
-Ranks agree by a collective only where all of them are sure to be: when they restore. A boundary is no
-such place, since a parked rank would keep the others waiting.
+Ranks agree by a collective only where all of them are sure to be: when they restore. A boundary is
+no such place, since a parked rank would keep the others waiting.
 """
 
 from __future__ import annotations

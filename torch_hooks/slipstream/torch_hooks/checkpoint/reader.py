@@ -68,12 +68,14 @@ class Reader:
         checksum = checksums.named(expected["kind"])
         address, size = self._bytes.data_ptr(), self.index["bytes"]
         with ThreadPoolExecutor(min(_MOST_THREADS, os.cpu_count() or 1)) as threads:
-            found = list(threads.map(lambda piece: checksum(*piece), checksums.pieces(address, size)))
+            found = list(
+                threads.map(lambda piece: checksum(*piece), checksums.pieces(address, size))
+            )
         if found != expected["pieces"]:
-            wrong = [at for at, pair in enumerate(zip(found, expected["pieces"])) if len(set(pair)) > 1]
+            wrong = [at for at, one in enumerate(found) if [one] != expected["pieces"][at : at + 1]]
             raise DamagedError(
-                f"{path} is damaged: {len(wrong) or 'all'} of {len(found)} pieces differ from what "
-                f"was written, the first at byte {(wrong or [0])[0] * checksums.PIECE_BYTES}"
+                f"{path} is damaged: {len(wrong)} of {len(found)} pieces differ from what was "
+                f"written, the first at byte {wrong[0] * checksums.PIECE_BYTES}"
             )
 
 

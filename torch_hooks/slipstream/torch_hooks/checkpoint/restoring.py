@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Going on from a checkpoint: the newest generation that is whole, is of this training, on all ranks.
+"""Going on from a checkpoint: the newest generation that is whole and of this training, everywhere.
 
-A replicated training is saved by its first rank and restored by all at once, each from the same file,
-so that it takes as long for many ranks as for one, and their number may be another. A sharded one is
-saved and restored by each rank for itself.
+A replicated training is saved by its first rank and restored by all at once, each from the same
+file, so that it takes as long for many ranks as for one, and their number may be another. A sharded
+one is saved and restored by each rank for itself.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from slipstream.torch_hooks.checkpoint import generations, own, parts, ranks
 from slipstream.torch_hooks.checkpoint.errors import (
     AnotherTrainingError,
     CheckpointError,
-
 )
 from slipstream.torch_hooks.checkpoint.generations import Generation, Shard
 from slipstream.torch_hooks.checkpoint.reader import Reader
@@ -93,5 +92,3 @@ class _Opened:
         own = self._own
         random_states = own.decode(own.state["random"]) if own else None
         return Restored(self._generation, position, random_states)
-
-

@@ -36,6 +36,8 @@ class Snapshot:
     layout: str
     state: dict[str, Any]
     storages: Sequence[torch.UntypedStorage]
+    boundaries: int = 0
+    """How many there were in this process."""
 
     def offsets(self) -> tuple[list[tuple[int, int]], int]:
         """Where each storage goes and its size, and the size of all."""
@@ -67,7 +69,7 @@ class Writer:
         self.finish()
         places, size = snapshot.offsets()
         file = self._take(size)
-        for storage, (offset, count) in zip(snapshot.storages, places):
+        for storage, (offset, count) in zip(snapshot.storages, places):  # noqa: B905 (Python 3.9)
             _copy(storage, file, offset, count)
         self._in_background(lambda: self._complete(generation, snapshot, file))
 
@@ -126,6 +128,7 @@ class Writer:
             "rank": self._shard.rank,
             "world_size": self._shard.world_size,
             "layout": snapshot.layout,
+            "boundaries": snapshot.boundaries,
             "bytes": size,
             "checksum": {"kind": kind, "piece_bytes": checksums.PIECE_BYTES, "pieces": sums},
             "storages": places,
