@@ -22,6 +22,7 @@ from slipstream.torch_hooks import block as blocks
 from slipstream.torch_hooks import dynamo, node_client, notes
 from slipstream.torch_hooks.boundaries import Boundaries
 from slipstream.torch_hooks.session import Session
+from slipstream.torch_hooks.watching import Watch
 from slipstream.wire import control_block
 from slipstream.wire.control_block import (
     ENVIRONMENT_VARIABLE,
@@ -134,6 +135,7 @@ def attach() -> None:
     _process.handles = [
         optimizer.register_optimizer_step_pre_hook(boundaries.before_step),
         optimizer.register_optimizer_step_post_hook(boundaries.after_step),
+        Watch(),
     ]
 
 

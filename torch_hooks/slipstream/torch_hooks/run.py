@@ -98,6 +98,11 @@ class Run:
             return True
         return False
 
+    def finish(self) -> None:
+        """Wait until what was saved is also verified and in its place."""
+        with _harmless("checkpoint"):
+            self._state.finish()
+
     def begin(self) -> None:
         """Restore, if that is asked for; then be there to be asked to save."""
         with _harmless("restore"), _during(Phase.RESTORING):
@@ -118,8 +123,8 @@ class Run:
     def end(self) -> None:
         """The loop is over: what was begun is finished, and nothing more can be asked."""
         attach.serve_no_longer(Request.CHECKPOINT)
+        self.finish()
         with _harmless("checkpoint"):
-            self._state.finish()
             hooks = attach.current()
             if hooks is not None and self._told:
                 hooks.can(Capability.RESTORABLE, yes=False)

@@ -125,6 +125,18 @@ class Decoder:
         return simple[kind]()
 
 
+def storages_of(coded: Any) -> set[int]:  # noqa: ANN401 (JSON is anything)
+    """The numbers of all storages that a value needs."""
+    if isinstance(coded, dict):
+        for kind in ("tensor", "shard"):
+            if kind in coded:
+                return {coded[kind]["storage"]}
+        coded = list(coded.values())
+    if isinstance(coded, list):
+        return set().union(*(storages_of(one) for one in coded))
+    return set()
+
+
 def local_tensor(tensor: torch.Tensor) -> torch.Tensor:
     """The part of a tensor that is in this process: all of it, unless it is sharded."""
     local = getattr(tensor, "_local_tensor", tensor)

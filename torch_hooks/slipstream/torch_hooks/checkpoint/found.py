@@ -1,17 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a training uses without having told us: optimizers, schedulers, scalers, replicas.
-
-Asked of the garbage collector, once, when a session begins: nothing has to be watched before.
-"""
+"""What belongs to a training although nobody named it: optimizers, schedulers, scalers."""
 
 from __future__ import annotations
 
-import gc
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from slipstream.torch_hooks.checkpoint.errors import CheckpointError
+from slipstream.torch_hooks.watching import alive
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -24,34 +21,30 @@ def complete(given: Mapping[str, Any]) -> dict[str, Any]:
     parts = {
         name: part.module if isinstance(part, Replica) else part for name, part in given.items()
     }
-    parameters = {
-        id(one)
-        for part in parts.values()
-        if isinstance(part, torch.nn.Module)
-        for one in part.parameters()
-    }
-    for optimizer in _alive(torch.optim.Optimizer):
-        held = {id(one) for group in optimizer.param_groups for one in group["params"]}
-        if held & parameters:
+    modules = [part for part in parts.values() if isinstance(part, torch.nn.Module)]
+    parameters = {id(one) for module in modules for one in module.parameters()}
+    for optimizer in alive(torch.optim.Optimizer):
+        if parameters & {id(one) for group in optimizer.param_groups for one in group["params"]}:
             _add(parts, optimizer, "")
-    optimizers = [
-        (name, part) for name, part in parts.items() if isinstance(part, torch.optim.Optimizer)
-    ]
-    schedulers = _alive(torch.optim.lr_scheduler.LRScheduler)
+    optimizers = {
+        name: part for name, part in parts.items() if isinstance(part, torch.optim.Optimizer)
+    }
+    schedulers = alive(torch.optim.lr_scheduler.LRScheduler)
     inner = {id(one) for outer in schedulers for one in getattr(outer, "_schedulers", ())}
-    for scheduler in schedulers:
-        for name, optimizer in optimizers:
-            if getattr(scheduler, "optimizer", None) is optimizer and id(scheduler) not in inner:
+    for name, optimizer in optimizers.items():
+        for scheduler in schedulers:
+            if scheduler.optimizer is optimizer and id(scheduler) not in inner:
                 _add(parts, scheduler, f" of {name}")
-    for scaler in _alive(torch.amp.GradScaler):
+    for scaler in alive(torch.amp.GradScaler):
         _add(parts, scaler, "")
+    _check(parts, optimizers)
     return parts
 
 
 def is_replicated(parts: Mapping[str, Any]) -> bool:
     """Whether every module is the same on all ranks, as DistributedDataParallel keeps it."""
     modules = [part for part in parts.values() if isinstance(part, torch.nn.Module)]
-    replicated = {id(inner) for one in _alive(Replica) for inner in one.modules()}
+    replicated = {id(inner) for one in alive(Replica) for inner in one.modules()}
     return bool(modules) and all(
         id(one) in replicated or not list(one.parameters()) for one in modules
     )
@@ -69,6 +62,10 @@ def _add(parts: dict[str, Any], part: object, whose: str) -> None:
     parts[name] = part
 
 
-def _alive(kind: type[Any]) -> list[Any]:
-    gc.collect()  # what nobody uses any more is not part of the training
-    return [one for one in gc.get_objects() if issubclass(type(one), kind)]
+def _check(parts: Mapping[str, Any], optimizers: Mapping[str, torch.optim.Optimizer]) -> None:
+    """A scheduler made before we were there cannot be found, but it left its mark."""
+    scheduled = {id(getattr(part, "optimizer", None)) for part in parts.values()}
+    for name, optimizer in optimizers.items():
+        marked = getattr(optimizer.step, "_wrapped_by_lr_sched", False)
+        if marked and id(optimizer) not in scheduled:
+            raise CheckpointError(f"{name} has a scheduler, which is not named in session(…)")

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from slipstream.torch_hooks.checkpoint.errors import CheckpointError
 
-_POPULATE_WRITE = 23  # MADV_POPULATE_WRITE, since Linux 5.14
+HUGE_PAGES, POPULATE_READ, _POPULATE_WRITE = 14, 22, 23  # MADV_…, the last two since Linux 5.14
 _MARGIN_BYTES = 64 << 20
 """What a job must have left beside its checkpoint."""
 
@@ -32,9 +32,12 @@ class MappedFile:
         finally:
             os.close(descriptor)
         self.address = ctypes.addressof(ctypes.c_char.from_buffer(self.map))
-        # In vain on an old kernel: then the first copy is slower.
-        libc = ctypes.CDLL(None)
-        libc.madvise(ctypes.c_void_p(self.address), ctypes.c_size_t(size), _POPULATE_WRITE)
+        advise(self.address, size, _POPULATE_WRITE)
+
+
+def advise(address: int, size: int, advice: int) -> None:
+    """Tell the kernel about memory; what an old one does not understand is only slower."""
+    ctypes.CDLL(None).madvise(ctypes.c_void_p(address), ctypes.c_size_t(size), advice)
 
 
 def _allocate(descriptor: int, path: Path, size: int) -> None:
@@ -68,10 +71,10 @@ def _free_on_disk(folder: Path) -> int:
 
 
 def _available_memory() -> dict[str, int]:
-    lines = _text(Path("/proc/meminfo")).splitlines()
-    return {
-        "memory": int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:")
-    }
+    for line in _text(Path("/proc/meminfo")).splitlines():
+        if line.startswith("MemAvailable:"):
+            return {"memory": int(line.split()[1]) << 10}
+    return {}
 
 
 def _cgroup_room(

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import mmap
 import os
 from concurrent.futures import ThreadPoolExecutor
@@ -11,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from slipstream.torch_hooks.checkpoint import checksums, generations
-from slipstream.torch_hooks.checkpoint.encoding import Decoder, placed
+from slipstream.torch_hooks.checkpoint import checksums, generations, ramdisk
+from slipstream.torch_hooks.checkpoint.copying import copy
+from slipstream.torch_hooks.checkpoint.encoding import Decoder, placed, storages_of
 from slipstream.torch_hooks.checkpoint.errors import DamagedError
 
 if TYPE_CHECKING:
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
     from slipstream.torch_hooks.checkpoint.generations import Generation, Shard
 
-_POPULATE = 0x8000  # MAP_POPULATE
-_HUGE_PAGES = 14  # MADV_HUGEPAGE
 _WORTH_HUGE_PAGES = 4 << 20
 _MOST_THREADS = 4
 
@@ -36,6 +34,7 @@ class Reader:
         path = root / str(generation) / shard.data
         self._map = _mapped(path, self.index["bytes"])
         self._bytes = torch.frombuffer(self._map, dtype=torch.uint8)
+        ramdisk.advise(self._bytes.data_ptr(), self.index["bytes"], ramdisk.POPULATE_READ)
         self._fresh: dict[int, torch.UntypedStorage] = {}
         self._verify(path)
 
@@ -46,28 +45,31 @@ class Reader:
         inside = {**described, "offset": described["offset"] + offset // element}
         saved = placed(inside, self._bytes.untyped_storage())
         if tensor.device.type == "cpu" and tensor.is_contiguous() and saved.is_contiguous():
-            # The C library's copy is quicker: it passes the caches by.
-            ctypes.memmove(tensor.data_ptr(), saved.data_ptr(), tensor.numel() * element)
+            copy(tensor.data_ptr(), saved.data_ptr(), tensor.numel() * element)
         else:
             tensor.copy_(saved)
 
     def decode(self, coded: Any) -> Any:  # noqa: ANN401 (JSON is anything)
         """A value with tensors of its own: optimizers keep and change what they are given."""
-        return Decoder(lambda described: placed(described, self._own(described["storage"]))).decode(
-            coded
-        )
+        missing = {
+            number: self.index["storages"][number]
+            for number in storages_of(coded)
+            if number not in self._fresh
+        }
+        with _threads() as threads:
+            copies = threads.map(self._copied, missing.values())
+            self._fresh.update(zip(missing, copies))  # noqa: B905 (Python 3.9)
+        return Decoder(lambda one: placed(one, self._fresh[one["storage"]])).decode(coded)
 
-    def _own(self, number: int) -> torch.UntypedStorage:
-        if number not in self._fresh:
-            offset, count = self.index["storages"][number]
-            self._fresh[number] = fresh_copy(self._bytes.data_ptr() + offset, count)
-        return self._fresh[number]
+    def _copied(self, place: tuple[int, int]) -> torch.UntypedStorage:
+        offset, count = place
+        return fresh_copy(self._bytes.data_ptr() + offset, count)
 
     def _verify(self, path: Path) -> None:
         expected = self.index["checksum"]
         checksum = checksums.named(expected["kind"])
         address, size = self._bytes.data_ptr(), self.index["bytes"]
-        with ThreadPoolExecutor(min(_MOST_THREADS, os.cpu_count() or 1)) as threads:
+        with _threads() as threads:
             found = list(
                 threads.map(lambda piece: checksum(*piece), checksums.pieces(address, size))
             )
@@ -86,11 +88,13 @@ def fresh_copy(address: int, count: int) -> torch.UntypedStorage:
         if count >= _WORTH_HUGE_PAGES:
             begin = -(-storage.data_ptr() // mmap.PAGESIZE) * mmap.PAGESIZE
             end = (storage.data_ptr() + count) // mmap.PAGESIZE * mmap.PAGESIZE
-            ctypes.CDLL(None).madvise(
-                ctypes.c_void_p(begin), ctypes.c_size_t(end - begin), _HUGE_PAGES
-            )
-        ctypes.memmove(storage.data_ptr(), address, count)
+            ramdisk.advise(begin, end - begin, ramdisk.HUGE_PAGES)
+        copy(storage.data_ptr(), address, count)
     return storage
+
+
+def _threads() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(min(_MOST_THREADS, os.cpu_count() or 1))
 
 
 def _mapped(path: Path, size: int) -> mmap.mmap:
@@ -103,8 +107,6 @@ def _mapped(path: Path, size: int) -> mmap.mmap:
         if there < size:  # touching what a short file lacks would kill this process
             raise DamagedError(f"{path} was cut off: it has {there} bytes of {size}")
         # Private: torch wants memory it could write, and nobody's file is to be changed.
-        return mmap.mmap(
-            descriptor, size, mmap.MAP_PRIVATE | _POPULATE, mmap.PROT_READ | mmap.PROT_WRITE
-        )
+        return mmap.mmap(descriptor, size, access=mmap.ACCESS_COPY)
     finally:
         os.close(descriptor)

@@ -8,12 +8,12 @@ the copy in the background; until the index is in place the generation does not 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from slipstream.torch_hooks.checkpoint import checksums, generations
+from slipstream.torch_hooks.checkpoint.copying import copy
 from slipstream.torch_hooks.checkpoint.errors import CheckpointError
 from slipstream.torch_hooks.checkpoint.ramdisk import MappedFile
 
@@ -67,6 +67,8 @@ class Writer:
     def save(self, generation: Generation, snapshot: Snapshot) -> None:
         """Copy now, and do the rest in the background; raises CheckpointError or OSError."""
         self.finish()
+        if (self._root / str(generation) / self._shard.index).exists():
+            return  # it is the same state
         places, size = snapshot.offsets()
         file = self._take(size)
         for storage, (offset, count) in zip(snapshot.storages, places):  # noqa: B905 (Python 3.9)
@@ -210,8 +212,7 @@ def _copy(storage: torch.UntypedStorage, file: MappedFile, offset: int, count: i
     if not count:
         return
     if storage.device.type == "cpu":
-        # The C library's copy: it passes the caches by, which torch's does not, and drops the GIL.
-        ctypes.memmove(file.address + offset, storage.data_ptr(), count)
+        copy(file.address + offset, storage.data_ptr(), count)
         return
     import torch  # noqa: PLC0415 (the program has it)
 

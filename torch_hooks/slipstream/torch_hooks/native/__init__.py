@@ -10,6 +10,7 @@ library of other sources is never loaded. Without it everything works, slower.
 from __future__ import annotations
 
 import ctypes
+import functools
 import hashlib
 from pathlib import Path
 
@@ -39,6 +40,7 @@ def library_path() -> Path:
     return FOLDER / f"hooks-{digest.hexdigest()[:16]}.so"
 
 
+@functools.lru_cache(maxsize=None)
 def load() -> ctypes.CDLL:
     """The library, after a look at what it computes; raises NativeError."""
     path = library_path()
@@ -52,6 +54,8 @@ def load() -> ctypes.CDLL:
         function = getattr(library, name)
         function.argtypes = (ctypes.c_uint32, ctypes.c_void_p, ctypes.c_size_t)
         function.restype = ctypes.c_uint32
+    library.slip_copy.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
+    library.slip_copy.restype = None
     _test(library, path)
     return library
 
@@ -63,5 +67,9 @@ def _test(library: ctypes.CDLL, path: Path) -> None:
         quick = library.slip_crc32c(1, rest, len(text) - start)
         if quick != library.slip_crc32c_slowly(1, rest, len(text) - start):
             raise NativeError(f"{path} computes wrong checksums on this processor")
+        target = ctypes.create_string_buffer(len(text))
+        library.slip_copy(ctypes.addressof(target) + start, text, len(text) - start)
+        if target.raw[start:] != text[: len(text) - start]:
+            raise NativeError(f"{path} does not copy what it is told on this processor")
     if library.slip_crc32c(0, _KNOWN, len(_KNOWN)) != _KNOWN_CRC32C:
         raise NativeError(f"{path} computes another checksum than CRC-32C")
