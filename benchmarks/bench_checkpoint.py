@@ -36,7 +36,7 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 
 from slipstream.torch_hooks import testing
-from slipstream.torch_hooks.checkpoint.reader import fresh_copy
+from slipstream.torch_hooks.checkpoint.reader import fill_new
 from slipstream.torch_hooks.run import CHECKPOINT_VARIABLE, RESTORE_VARIABLE, Run, session
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ LOADS: Final = 5
 TRAINING: Final = """
 import torch
 from torch.utils.data import DataLoader, TensorDataset
-from slipstream.torch_hooks.checkpoint.reader import fresh_copy
+from slipstream.torch_hooks.checkpoint.reader import fill_new
 from slipstream.torch_hooks.run import session
 torch.set_num_threads(1)
 torch.manual_seed(1)
@@ -148,10 +148,11 @@ def _load() -> None:
     """In a fresh process: a model, an optimizer without a state, then the restore."""
     torch.set_num_threads(1)
     model, optimizer = _training(steps=0)
-    parameters = list(model.parameters())
-    had = [fresh_copy(one.data_ptr(), one.untyped_storage().nbytes()) for one in parameters]
+    had = [torch.empty_like(one).untyped_storage() for one in model.parameters()]
+    for storage in had:
+        fill_new(storage, next(model.parameters()).data_ptr())
     memcpy = _memcpy()
-    del had
+    del had, storage
     copy_s = statistics.median(_timed(memcpy) for _ in range(3))
     began_s = time.perf_counter()
     with session(model=model, optimizer=optimizer) as run:

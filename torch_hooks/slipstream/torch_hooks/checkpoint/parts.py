@@ -164,15 +164,13 @@ def _groups(saved: dict[str, Any]) -> list[Any]:
 
 
 def _restore_module(module: torch.nn.Module, saved: dict[str, Any], reader: Reader) -> None:
-    done: set[tuple[object, ...]] = set()
-    with torch.no_grad():
-        for name, tensor in _tensors(module):
-            local = local_tensor(tensor)
-            memory = (local.data_ptr(), local.storage_offset(), local.shape)
-            if memory not in done:  # a weight that is tied to another is copied once
-                done.add(memory)
-                (described,) = saved["module"][name].values()
-                reader.copy_into(local, described)
+    pairs = {}
+    for name, tensor in _tensors(module):
+        local = local_tensor(tensor).detach()
+        memory = (local.data_ptr(), local.storage_offset(), local.shape)
+        (described,) = saved["module"][name].values()
+        pairs[memory] = (local, described)  # a weight that is tied to another is copied once
+    reader.fill(pairs.values())
     for name, inner in _with_extra_state(module):
         if name in saved["extra"]:
             inner.set_extra_state(reader.decode(saved["extra"][name]))

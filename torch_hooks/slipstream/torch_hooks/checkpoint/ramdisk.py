@@ -14,7 +14,7 @@ from pathlib import Path
 
 from slipstream.torch_hooks.checkpoint.errors import CheckpointError
 
-HUGE_PAGES, POPULATE_READ, _POPULATE_WRITE = 14, 22, 23  # MADV_…, the last two since Linux 5.14
+HUGE_PAGES, POPULATE_READ, POPULATE_WRITE = 14, 22, 23  # MADV_…, the last two since Linux 5.14
 _MARGIN_BYTES = 64 << 20
 """What a job must have left beside its checkpoint."""
 
@@ -32,7 +32,7 @@ class MappedFile:
         finally:
             os.close(descriptor)
         self.address = ctypes.addressof(ctypes.c_char.from_buffer(self.map))
-        advise(self.address, size, _POPULATE_WRITE)
+        advise(self.address, size, POPULATE_WRITE)
 
 
 def advise(address: int, size: int, advice: int) -> None:

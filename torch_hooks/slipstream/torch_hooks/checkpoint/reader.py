@@ -16,6 +16,7 @@ from slipstream.torch_hooks.checkpoint.encoding import Decoder, placed, storages
 from slipstream.torch_hooks.checkpoint.errors import DamagedError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
 
     from slipstream.torch_hooks.checkpoint.generations import Generation, Shard
@@ -31,15 +32,28 @@ class Reader:
         self.generation = generation
         self.index = generations.read_index(root, generation, shard)
         self.state: dict[str, Any] = self.index["state"]
-        path = root / str(generation) / shard.data
-        self._map = _mapped(path, self.index["bytes"])
-        self._bytes = torch.frombuffer(self._map, dtype=torch.uint8)
-        ramdisk.advise(self._bytes.data_ptr(), self.index["bytes"], ramdisk.POPULATE_READ)
-        self._fresh: dict[int, torch.UntypedStorage] = {}
-        self._verify(path)
+        self._path = root / str(generation) / shard.data
+        self._bytes = torch.frombuffer(_mapped(self._path, self.index["bytes"]), dtype=torch.uint8)
+        with _threads() as threads:
+            # Copied while it is verified: it is thrown away if it is found to be damaged.
+            self._fresh = self._copies(storages_of(self.state) - _in_place(self.state), threads)
+            self._verify(threads)
 
-    def copy_into(self, tensor: torch.Tensor, described: dict[str, Any]) -> None:
-        """Give a tensor the numbers of a saved one of the same shape."""
+    def fill(self, pairs: Iterable[tuple[torch.Tensor, dict[str, Any]]]) -> None:
+        """Give tensors the numbers of saved ones of the same shape."""
+        with _threads() as threads:
+            for _ in threads.map(lambda pair: self._fill(*pair), pairs):
+                pass
+
+    def decode(self, coded: Any) -> Any:  # noqa: ANN401 (JSON is anything)
+        """A value with tensors of its own: optimizers keep and change what they are given."""
+        missing = storages_of(coded) - self._fresh.keys()
+        if missing:
+            with _threads() as threads:
+                self._fresh.update(self._copies(missing, threads))
+        return Decoder(lambda one: placed(one, self._fresh[one["storage"]])).decode(coded)
+
+    def _fill(self, tensor: torch.Tensor, described: dict[str, Any]) -> None:
         offset = self.index["storages"][described["storage"]][0]
         element = getattr(torch, described["dtype"]).itemsize
         inside = {**described, "offset": described["offset"] + offset // element}
@@ -49,48 +63,50 @@ class Reader:
         else:
             tensor.copy_(saved)
 
-    def decode(self, coded: Any) -> Any:  # noqa: ANN401 (JSON is anything)
-        """A value with tensors of its own: optimizers keep and change what they are given."""
-        missing = {
-            number: self.index["storages"][number]
-            for number in storages_of(coded)
-            if number not in self._fresh
-        }
-        with _threads() as threads:
-            copies = threads.map(self._copied, missing.values())
-            self._fresh.update(zip(missing, copies))  # noqa: B905 (Python 3.9)
-        return Decoder(lambda one: placed(one, self._fresh[one["storage"]])).decode(coded)
+    def _copies(
+        self, numbers: Iterable[int], threads: ThreadPoolExecutor
+    ) -> dict[int, torch.UntypedStorage]:
+        """Storages of their own with the bytes of saved ones, filled while we go on."""
+        storages = {}
+        for number in sorted(numbers):
+            offset, count = self.index["storages"][number]
+            storages[number] = torch.empty(count, dtype=torch.uint8).untyped_storage()
+            threads.submit(fill_new, storages[number], self._bytes.data_ptr() + offset)
+        return storages
 
-    def _copied(self, place: tuple[int, int]) -> torch.UntypedStorage:
-        offset, count = place
-        return fresh_copy(self._bytes.data_ptr() + offset, count)
-
-    def _verify(self, path: Path) -> None:
+    def _verify(self, threads: ThreadPoolExecutor) -> None:
         expected = self.index["checksum"]
         checksum = checksums.named(expected["kind"])
-        address, size = self._bytes.data_ptr(), self.index["bytes"]
-        with _threads() as threads:
-            found = list(
-                threads.map(lambda piece: checksum(*piece), checksums.pieces(address, size))
-            )
+
+        def checked(piece: tuple[int, int]) -> int:
+            ramdisk.advise(*piece, ramdisk.POPULATE_READ)
+            return checksum(*piece)
+
+        pieces = checksums.pieces(self._bytes.data_ptr(), self.index["bytes"])
+        found = list(threads.map(checked, pieces))
         if found != expected["pieces"]:
             wrong = [at for at, one in enumerate(found) if [one] != expected["pieces"][at : at + 1]]
             raise DamagedError(
-                f"{path} is damaged: {len(wrong)} of {len(found)} pieces differ from what was "
-                f"written, the first at byte {wrong[0] * checksums.PIECE_BYTES}"
+                f"{self._path} is damaged: {len(wrong)} of {len(found)} pieces differ from what "
+                f"was written, the first at byte {wrong[0] * checksums.PIECE_BYTES}"
             )
 
 
-def fresh_copy(address: int, count: int) -> torch.UntypedStorage:
-    """A storage of its own with these bytes; on huge pages, which come several times quicker."""
-    storage = torch.empty(count, dtype=torch.uint8).untyped_storage()
-    if count:
-        if count >= _WORTH_HUGE_PAGES:
-            begin = -(-storage.data_ptr() // mmap.PAGESIZE) * mmap.PAGESIZE
-            end = (storage.data_ptr() + count) // mmap.PAGESIZE * mmap.PAGESIZE
-            ramdisk.advise(begin, end - begin, ramdisk.HUGE_PAGES)
-        copy(storage.data_ptr(), address, count)
-    return storage
+def fill_new(storage: torch.UntypedStorage, source: int) -> None:
+    """Fill a storage nobody has touched yet; on huge pages, which come several times quicker."""
+    count = storage.nbytes()
+    if count >= _WORTH_HUGE_PAGES:
+        begin = -(-storage.data_ptr() // mmap.PAGESIZE) * mmap.PAGESIZE
+        end = (storage.data_ptr() + count) // mmap.PAGESIZE * mmap.PAGESIZE
+        ramdisk.advise(begin, end - begin, ramdisk.HUGE_PAGES)
+        ramdisk.advise(begin, end - begin, ramdisk.POPULATE_WRITE)
+    copy(storage.data_ptr(), source, count)
+
+
+def _in_place(state: dict[str, Any]) -> set[int]:
+    """What goes into modules that are there already."""
+    parts = state.get("parts", {}).values()
+    return set().union(*(storages_of(part.get("module")) for part in parts))
 
 
 def _threads() -> ThreadPoolExecutor:
