@@ -19,6 +19,7 @@ from slipstream.wire.control_block import (
     Header,
     Identity,
     Phase,
+    Request,
     Role,
     Up,
 )
@@ -46,6 +47,8 @@ CONSTANTS = {
     "SLIP_CONTROL_MAX_GPUS": control_block.MAX_GPUS,
     **{f"SLIP_ROLE_{role.name}": int(role) for role in Role},
     **{f"SLIP_PHASE_{phase.name}": int(phase) for phase in Phase},
+    **{f"SLIP_REQUEST_{request.name}": int(request) for request in Request},
+    **{f"SLIP_CAPABILITY_{one.name}": int(one) for one in Capability},
 }
 HEADER_FILE = Path(control_block.__file__).with_name("control_block.h")
 
@@ -182,7 +185,7 @@ def test_a_half_that_changes_while_it_is_read_is_read_again() -> None:
 
 def test_what_a_newer_writer_says_is_taken_as_far_as_it_is_known() -> None:
     """An unknown phase is training; an unknown capability is not there."""
-    found = control_block.read_progress([0, 1, 99, 3, 4, 5, 0xFF, 0, 0, 0, 0])
+    found = control_block.read_progress([0, 1, 99, 3, 4, 5, 0x103, 0, 0, 0, 0])
 
     assert found.phase == Phase.TRAINING
     assert found.capabilities == Capability.BOUNDARIES | Capability.BATON

@@ -13,13 +13,12 @@ from slipstream.torch_hooks.watching import alive
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-Replica = torch.nn.parallel.DistributedDataParallel
-
 
 def complete(given: Mapping[str, Any]) -> dict[str, Any]:
     """The parts that were given, and those found that belong to them; replicas are unwrapped."""
+    replica = torch.nn.parallel.DistributedDataParallel
     parts = {
-        name: part.module if isinstance(part, Replica) else part for name, part in given.items()
+        name: part.module if isinstance(part, replica) else part for name, part in given.items()
     }
     modules = [part for part in parts.values() if isinstance(part, torch.nn.Module)]
     parameters = {id(one) for module in modules for one in module.parameters()}
@@ -44,7 +43,8 @@ def complete(given: Mapping[str, Any]) -> dict[str, Any]:
 def is_replicated(parts: Mapping[str, Any]) -> bool:
     """Whether every module is the same on all ranks, as DistributedDataParallel keeps it."""
     modules = [part for part in parts.values() if isinstance(part, torch.nn.Module)]
-    replicated = {id(inner) for one in alive(Replica) for inner in one.modules()}
+    replicas = alive(torch.nn.parallel.DistributedDataParallel)
+    replicated = {id(inner) for one in replicas for inner in one.modules()}
     return bool(modules) and all(
         id(one) in replicated or not list(one.parameters()) for one in modules
     )
