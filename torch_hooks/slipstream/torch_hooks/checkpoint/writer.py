@@ -106,7 +106,7 @@ class Writer:
         self._root.mkdir(mode=0o700, exist_ok=True)
         at = self._reusable(size)
         if at is None:
-            self._forget_smaller_than(size)
+            self._forget_smaller_than(size, max(generations.complete(self._root), default=None))
             at = self._add(size)
         before, file = self._files.pop(at)
         if before is not None:
@@ -141,6 +141,8 @@ class Writer:
         _remove_if_empty(old_folder)
         if self._shard.rank == 0:
             self._clear()
+        self._adopt()
+        self._forget_smaller_than(size, max(generations.complete(self._root)[-2:-1], default=None))
         if self._reusable(size) is None:
             self._add(size)  # the next one must not wait for memory either
 
@@ -166,11 +168,10 @@ class Writer:
             raise
         return len(self._files) - 1
 
-    def _forget_smaller_than(self, size: int) -> None:
-        newest = max(generations.complete(self._root), default=None)
+    def _forget_smaller_than(self, size: int, before: Generation | None) -> None:
         for entry in list(self._files):
             generation, file = entry
-            if file.size < size and (generation is None or (newest and generation < newest)):
+            if file.size < size and (generation is None or (before and generation < before)):
                 self._files.remove(entry)
                 self._remove(generation, file.path)
 
