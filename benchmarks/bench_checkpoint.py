@@ -2,22 +2,24 @@
 """How long a training stands still for a checkpoint of 512 MiB, and how soon it has it back.
 
 `make -s bench NAME=checkpoint`. State: 256 MiB of parameters and as much momentum, float32, torch
-with one thread. The baseline is the C library's memcpy of 512 MiB between two warm buffers, measured
-in turns with what it is compared to; medians are taken. The last line printed is one JSON object:
+with one thread. The baseline is the C library's memcpy of 512 MiB between two warm buffers,
+measured in turns with what it is compared to; medians are taken. The last line printed is one JSON
+object:
 
 * `save_vs_memcpy`: memcpy's time over the time training stands still for a checkpoint. Files on the
   ramdisk are mapped already, as they are after a training's first mini-batch.
-* `load_vs_memcpy`: memcpy's time over the time of a restore in a fresh process, all of it: reading the
-  index, verifying every byte, filling the parameters, making the momentum. It uses up to four threads;
-  memory for the momentum is new to the process and asks for huge pages (`transparent_huge_pages` says
-  what the system grants). The process has had and given back as much memory before: a hypervisor that
-  finds memory for its guest only at the first touch is not what is measured here.
-* `torch_save_speedup`: the time of torch.save of the same state into a file on the same ramdisk, over
-  the time training stands still.
-* `bit_exact_fresh_process`: whether a training with dropout, Adam, a scheduler and two loader workers,
-  saved, killed, and gone on with in another process, is in the same state to the bit.
-* `save_gb_per_s`, `load_gb_per_s`, `memcpy_gb_per_s`: the same as speeds; `background_s`: how long the
-  checksums and the index take beside the training.
+* `load_vs_memcpy`: memcpy's time over the time of a restore in a fresh process, all of it: reading
+  the index, verifying every byte, filling the parameters, making the momentum. It uses up to four
+  threads; memory for the momentum is new to the process and asks for huge pages
+  (`transparent_huge_pages` says what the system grants). The process has had and given back as much
+  memory before: a hypervisor that finds memory for its guest only at the first touch is not what is
+  measured here.
+* `torch_save_speedup`: the time of torch.save of the same state into a file on the same ramdisk,
+  over the time training stands still.
+* `bit_exact_fresh_process`: whether a training with dropout, Adam, a scheduler and two loader
+  workers, saved, killed, and gone on with in another process, is in the same state to the bit.
+* `save_gb_per_s`, `load_gb_per_s`, `memcpy_gb_per_s`: the same as speeds; `background_s`: how long
+  the checksums and the index take beside the training.
 """
 
 from __future__ import annotations
@@ -36,13 +38,14 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 
 from slipstream.torch_hooks import testing
+from slipstream.torch_hooks.attach import CHECKPOINT_VARIABLE, RESTORE_VARIABLE
 from slipstream.torch_hooks.checkpoint.reader import fill_new
-from slipstream.torch_hooks.run import CHECKPOINT_VARIABLE, RESTORE_VARIABLE, Run, session
+from slipstream.torch_hooks.run import Run, session
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-RAMDISK: Final = "/dev/shm"
+RAMDISK: Final = "/dev/shm"  # noqa: S108 (the ramdisk that every Linux has)
 LAYERS: Final = 16
 WIDTH: Final = 2048
 STATE_BYTES: Final = 2 * LAYERS * WIDTH * WIDTH * 4
@@ -98,7 +101,7 @@ def main() -> None:
 
 def _saving(folder: Path) -> dict[str, float]:
     model, optimizer = _training()
-    copy_s, pause_s, background_s, torch_s = [], [], [], []
+    copy_s, pause_s, background_s = [], [], []
     memcpy = _memcpy()
     with session(model=model, optimizer=optimizer) as run:
         for _ in range(2):  # both generations have their memory after this
@@ -108,9 +111,7 @@ def _saving(folder: Path) -> dict[str, float]:
             copy_s.append(_timed(memcpy))
             pause_s.append(_timed(lambda: _pause(run)))
             background_s.append(_timed(run.finish))
-        for _ in range(3):
-            state = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
-            torch_s.append(_timed(lambda state=state: torch.save(state, folder / "torch.pt")))
+        torch_s = [_timed(lambda: _torch_save(model, optimizer, folder)) for _ in range(3)]
     (folder / "torch.pt").unlink()
     pause = statistics.median(pause_s)
     print(f"pause {pause * 1e3:.0f} ms, memcpy {statistics.median(copy_s) * 1e3:.0f} ms")
@@ -121,6 +122,11 @@ def _saving(folder: Path) -> dict[str, float]:
         "memcpy_gb_per_s": STATE_BYTES / statistics.median(copy_s) / 1e9,
         "background_s": statistics.median(background_s),
     }
+
+
+def _torch_save(model: torch.nn.Module, optimizer: torch.optim.Optimizer, folder: Path) -> None:
+    state = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
+    torch.save(state, folder / "torch.pt")
 
 
 def _pause(run: Run) -> None:

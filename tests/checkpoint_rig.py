@@ -24,12 +24,11 @@ class Training:
 
     def __init__(self, *, seed: int = 1, width: int = 8, steps: int = 2) -> None:
         torch.manual_seed(seed)
-        self.model = torch.nn.Sequential(
-            torch.nn.Linear(width, width, bias=False),
-            torch.nn.BatchNorm1d(width),
-            torch.nn.Linear(width, width, bias=False),
-        )
-        self.model[2].weight = self.model[0].weight
+        first, second = (torch.nn.Linear(width, width, bias=False) for _ in range(2))
+        norm = torch.nn.BatchNorm1d(width)
+        self.model = torch.nn.Sequential(first, norm, second)
+        second.weight = first.weight
+        self.weight, self.bias = first.weight, norm.bias
         self.model.register_buffer("mask", torch.rand(width), persistent=False)
         self.optimizer = torch.optim.Adam(self.model.parameters(), lr=0.1)
         for _ in range(steps):
@@ -40,11 +39,15 @@ class Training:
         """As they are named in a session."""
         return {"model": self.model, "optimizer": self.optimizer}
 
+    @property
+    def tied(self) -> torch.nn.Parameter:
+        """The weight of the last layer."""
+        return self.model.get_parameter("2.weight")
+
     def learn(self) -> float:
         """One mini-batch; returns its loss."""
-        width = self.model[0].weight.shape[0]
         self.optimizer.zero_grad()
-        loss: torch.Tensor = self.model(torch.randn(4, width)).square().mean()
+        loss: torch.Tensor = self.model(torch.randn(4, self.weight.shape[0])).square().mean()
         loss.backward()  # type: ignore[no-untyped-call]  # torch does not type it
         self.optimizer.step()
         return loss.item()

@@ -48,31 +48,38 @@ class Stream(IterableDataset[int]):
 
 
 def plain() -> Iterable[Any]:
+    """Shuffled, in this process."""
     return DataLoader(Augmented(), 4, shuffle=True)
 
 
 def with_workers() -> Iterable[Any]:
+    """Two worker processes."""
     return DataLoader(Augmented(), 4, shuffle=True, num_workers=2)
 
 
 def with_generator() -> Iterable[Any]:
+    """A generator of its own."""
     return DataLoader(Augmented(), 4, shuffle=True, generator=torch.Generator().manual_seed(3))
 
 
 def with_replacement() -> Iterable[Any]:
+    """A sampler that draws as it goes."""
     sampler = RandomSampler(range(24), replacement=True, generator=torch.Generator().manual_seed(5))
     return DataLoader(Augmented(), 4, sampler=sampler)
 
 
 def streamed() -> Iterable[Any]:
+    """In one order only."""
     return DataLoader(Stream(), 4)
 
 
 def unbatched() -> Iterable[Any]:
+    """Samples one by one."""
     return DataLoader(Augmented(), None, shuffle=True)
 
 
 def no_loader() -> Iterable[Any]:
+    """Anything that can be gone through again."""
     return range(9)
 
 
@@ -151,8 +158,9 @@ def test_a_loop_that_was_over_is_not_run_again() -> None:
 
 def test_a_sampler_is_told_its_epoch_before_it_is_asked() -> None:
     """Batches are begun when the loop begins, not before its body could call set_epoch."""
-    sampler: DistributedSampler[Any] = DistributedSampler(range(12), num_replicas=1, rank=0)
-    loader = DataLoader(TensorDataset(torch.arange(12)), 4, sampler=sampler)
+    samples = TensorDataset(torch.arange(12))
+    sampler: DistributedSampler[Any] = DistributedSampler(samples, num_replicas=1, rank=0)
+    loader = DataLoader(samples, 4, sampler=sampler)
 
     def run(loops: Loops) -> list[list[int]]:
         orders = []

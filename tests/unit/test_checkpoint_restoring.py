@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import zlib
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -22,6 +21,7 @@ from slipstream.torch_hooks.checkpoint.restoring import Restored, restore
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
 pytestmark = pytest.mark.unit
 
@@ -79,10 +79,10 @@ def test_tied_weights_stay_tied_and_views_stay_views(tmp_path: Path) -> None:
     training = Training()
     saved(tmp_path, FIRST, training=training)
     fresh = Training(seed=9, steps=0)
-    view = fresh.model[0].weight.detach()[0]
+    view = fresh.weight.detach()[0]
     tried(tmp_path, fresh)
-    assert fresh.model[2].weight is fresh.model[0].weight
-    assert torch.equal(view, training.model[0].weight[0])
+    assert fresh.tied is fresh.weight
+    assert torch.equal(view, training.weight[0])
 
 
 def test_the_optimizer_owns_what_it_is_given(tmp_path: Path) -> None:
@@ -124,7 +124,7 @@ def test_a_flipped_bit_is_found_wherever_it_is(
     assert equal(fresh.numbers(), before)
 
 
-DAMAGES = {
+DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
     "cut off": (lambda root: _cut(data(root, SECOND)), "was cut off"),
     "emptied": (lambda root: data(root, SECOND).write_bytes(b""), "was cut off"),
     "no data": (lambda root: data(root, SECOND).unlink(), "cannot be read"),
@@ -219,7 +219,7 @@ def one_layer_more() -> Training:
 def another_optimizer() -> Training:
     """Fewer parameters in it."""
     training = Training(steps=0)
-    training.optimizer = torch.optim.Adam(training.model[0].parameters())
+    training.optimizer = torch.optim.Adam([training.weight])
     return training
 
 
@@ -307,9 +307,13 @@ def test_a_programs_own_checkpoint_is_not_ours_to_read(tmp_path: Path) -> None:
     saved(tmp_path, FIRST)
     folder = own.begin(tmp_path, SECOND)
     (folder / "mine.pt").touch()
-    assert own.newest(tmp_path) == []
+    problems: list[str] = []
+    assert list(own.newest(tmp_path, problems.append)) == []
     own.commit(tmp_path, SECOND, ALONE)
-    assert own.newest(tmp_path) == [(SECOND, folder)]
+    assert list(own.newest(tmp_path, problems.append)) == [(SECOND, folder)]
+    assert set(problems) == {
+        f"generation {FIRST} is passed over: it was not written by the program's own means"
+    }
     restored, said = tried(tmp_path, Training(seed=9, steps=0))
     assert restored is not None
     assert restored.generation == FIRST
@@ -317,12 +321,17 @@ def test_a_programs_own_checkpoint_is_not_ours_to_read(tmp_path: Path) -> None:
 
 
 def test_a_programs_own_checkpoints_are_kept_for_two_generations(tmp_path: Path) -> None:
-    """As ours are."""
+    """As ours are; one that was changed since is passed over."""
     all_of_them = [Generation(0, number) for number in range(5)]
     for generation in all_of_them:
         (own.begin(tmp_path, generation) / "mine.pt").touch()
         own.commit(tmp_path, generation, ALONE)
     assert generations.generations(tmp_path) == all_of_them[-2:]
+    (tmp_path / str(all_of_them[-1]) / "own/mine.pt").write_bytes(b"changed")
+    problems: list[str] = []
+    whole = list(own.newest(tmp_path, problems.append))
+    assert [generation for generation, _ in whole] == [all_of_them[-2]]
+    assert "mine.pt is not what was written" in problems[0]
 
 
 def test_differences_are_named(tmp_path: Path) -> None:
@@ -332,7 +341,7 @@ def test_differences_are_named(tmp_path: Path) -> None:
         torch.manual_seed(5)
         saved(tmp_path / name, FIRST, training=training)
     with torch.no_grad():
-        other.model[1].bias[3] += 1e-6
+        other.bias[3] += 1e-6
     other.optimizer.param_groups[0]["lr"] = 0.2
     saved(tmp_path / "other", SECOND, training=other)
     assert differences(tmp_path / "one", tmp_path / "same") == []

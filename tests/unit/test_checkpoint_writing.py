@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 import subprocess
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 import torch
@@ -17,6 +17,9 @@ from slipstream.torch_hooks.checkpoint.generations import Generation, Shard
 from slipstream.torch_hooks.checkpoint.ramdisk import MappedFile
 from slipstream.torch_hooks.checkpoint.restoring import restore
 from slipstream.torch_hooks.checkpoint.writer import Writer
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 pytestmark = pytest.mark.unit
 
@@ -89,7 +92,7 @@ def test_a_writer_that_was_killed_leaves_the_newest_generation(tmp_path: Path) -
     """Its index went first: half a copy is never taken for a whole one."""
     writer = saved(tmp_path, FIRST, SECOND)
     snapshot = Training().snapshot()
-    file = writer._take(snapshot.offsets()[1])  # killed here
+    file = writer._take(snapshot.offsets()[1])  # noqa: SLF001 (killed here)
     file.map[: file.size] = b"\xff" * file.size
     assert generations.complete(tmp_path) == [SECOND]
     fresh = Training(seed=7, steps=0)
@@ -204,13 +207,13 @@ def test_what_a_cgroup_still_allows_is_counted(tmp_path: Path) -> None:
         (folder / "memory.max").write_text(f"{most}\n")
         (folder / "memory.current").write_text(f"{used}\n")
         (folder / "memory.stat").write_text(f"anon 3\ninactive_file {cached}\n")
-    found = ramdisk._cgroup_room(tmp_path / "self", tmp_path / "fs")
+    found = ramdisk.cgroup_room(tmp_path / "self", tmp_path / "fs")
     assert found == {"the cgroup job_7": 150}
 
 
 def test_a_file_larger_than_all_memory_is_refused_before_it_is_begun(tmp_path: Path) -> None:
     """It could not be given back in time."""
-    with pytest.raises(CheckpointError, match="no room for a checkpoint: .* MiB are needed"):
+    with pytest.raises(CheckpointError, match=r"no room for a checkpoint: \d+ MiB are needed"):
         MappedFile(tmp_path / "huge", 1 << 60)
     assert not (tmp_path / "huge").exists() or (tmp_path / "huge").stat().st_size == 0
 
@@ -222,7 +225,7 @@ def test_what_is_in_the_file_is_what_was_in_memory(tmp_path: Path) -> None:
     before = training.numbers()
     writer.save(FIRST, training.snapshot())
     with torch.no_grad():
-        training.model[0].weight.zero_()
+        training.weight.zero_()
     writer.finish()
     fresh = Training(seed=9, steps=0)
     assert restore(tmp_path, fresh.parts, pytest.fail)

@@ -36,6 +36,11 @@ if TYPE_CHECKING:
 
 SWITCH_VARIABLE = "SLIPSTREAM_HOOKS"
 """0: the hooks do nothing at all."""
+CHECKPOINT_VARIABLE = "SLIPSTREAM_CHECKPOINT_DIR"
+"""The folder, on a ramdisk, that a training is saved to."""
+RESTORE_VARIABLE = "SLIPSTREAM_RESTORE"
+"""The folder that it goes on from."""
+FOLDER_VARIABLES = (CHECKPOINT_VARIABLE, RESTORE_VARIABLE)
 
 F = TypeVar("F", bound="Callable[..., None]")
 
@@ -75,6 +80,7 @@ class _Process:
         self.session: Session | None = None
         self.tried_for_own_page = False
         self.dynamo_told = False
+        self.frameworks_met = False
         self.trainer = 0
         """The thread that trains: boundaries of others are not ours."""
 
@@ -124,6 +130,7 @@ def attach() -> None:
         return
     _process.claim()
     _process.begin()
+    _meet_frameworks()
     if "torch" not in sys.modules:
         return  # hand-written loops call boundary() themselves
     # torch.optim deletes its attribute `optimizer`, so it cannot be reached through torch.
@@ -202,6 +209,15 @@ def _keep_dynamo_out(boundaries: Boundaries) -> None:
         _process.notes.problem("torch.compile", f"{error}; compiled steps may warn about our hooks")
 
     dynamo.keep_out(boundaries.before_step, boundaries.after_step, on_error=complain)
+
+
+def _meet_frameworks() -> None:
+    """Only where there is something to ask them for, and only once: they stay wrapped."""
+    if not _process.frameworks_met and any(os.environ.get(one) for one in FOLDER_VARIABLES):
+        _process.frameworks_met = True
+        from slipstream.torch_hooks import frameworks  # noqa: PLC0415 (it needs this module)
+
+        frameworks.meet()
 
 
 def _switched_off() -> bool:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slipstream.torch_hooks import attach
+from slipstream.torch_hooks.attach import CHECKPOINT_VARIABLE, RESTORE_VARIABLE
 from slipstream.torch_hooks.checkpoint import found, generations, own, parts, ranks, restoring
 from slipstream.torch_hooks.checkpoint.encoding import Encoder
 from slipstream.torch_hooks.checkpoint.generations import Generation
@@ -28,9 +29,6 @@ from slipstream.wire.control_block import Capability, Phase, Request
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from contextlib import AbstractContextManager
-
-CHECKPOINT_VARIABLE = "SLIPSTREAM_CHECKPOINT_DIR"
-RESTORE_VARIABLE = "SLIPSTREAM_RESTORE"
 
 
 @contextmanager
@@ -55,6 +53,11 @@ def session(
         yield run
     finally:
         run.end()
+
+
+def of_own_checkpoints(save: Callable[[str], object], load: Callable[[str], object]) -> Run:
+    """For parts of the hooks: the run of a trainer that writes and reads its own checkpoints."""
+    return Run(_Own(save, load))
 
 
 class Run:
@@ -228,7 +231,7 @@ class _Own:
         self.ready = False
 
     def restore(self, source: Path, loops: Loops) -> Generation | None:
-        for generation, folder in own.newest(source):
+        for generation, folder in own.newest(source, _complain_of_restore):
             try:
                 self._load(str(folder))
             except Exception as error:  # noqa: BLE001 (the program's function may raise anything)

@@ -28,6 +28,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from slipstream.torch_hooks.attach import CHECKPOINT_VARIABLE, RESTORE_VARIABLE
 from slipstream.torch_hooks.checkpoint import generations
 from slipstream.torch_hooks.checkpoint.generations import Generation, Shard
 from slipstream.torch_hooks.notes import ENVIRONMENT_VARIABLE as LOG_VARIABLE
@@ -49,8 +50,6 @@ from slipstream.wire.control_block import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-CHECKPOINT_VARIABLE = "SLIPSTREAM_CHECKPOINT_DIR"
-RESTORE_VARIABLE = "SLIPSTREAM_RESTORE"
 _FOREVER_NS = 1 << 62
 _LOOK_EVERY_S = 0.01
 _PATIENCE_S = 120.0

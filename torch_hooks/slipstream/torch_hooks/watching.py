@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which optimizers, schedulers, scalers and replicas a program has made, without its doing anything.
+"""Which optimizers, schedulers, scalers and replicas a program has made, without any doing of it.
 
 Their constructors take a note; the objects themselves are not kept alive by it.
 """
@@ -38,7 +38,7 @@ class Watch:
     def remove(self) -> None:
         """Put them back."""
         for kind, constructor in self._before:
-            kind.__init__ = constructor  # type: ignore[misc]  # as it was
+            kind.__init__ = constructor
 
 
 def alive(kind: type[Any]) -> list[Any]:

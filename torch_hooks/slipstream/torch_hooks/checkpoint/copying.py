@@ -18,9 +18,9 @@ def copy(target: int, source: int, count: int) -> None:
     _function()(target, source, count)
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _function() -> Callable[[int, int, int], object]:
     try:
-        return native.load().slip_copy  # type: ignore[no-any-return]  # ctypes does not know
+        return native.load().slip_copy
     except native.NativeError:
         return ctypes.memmove

@@ -4,13 +4,20 @@
 from __future__ import annotations
 
 import shutil
+import zlib
 from typing import TYPE_CHECKING
 
 from slipstream.torch_hooks.checkpoint import generations
-from slipstream.torch_hooks.checkpoint.errors import CheckpointError
+from slipstream.torch_hooks.checkpoint.checksums import PIECE_BYTES
+from slipstream.torch_hooks.checkpoint.errors import (
+    AnotherTrainingError,
+    CheckpointError,
+    DamagedError,
+)
 from slipstream.torch_hooks.checkpoint.generations import Generation, Shard
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 LAYOUT = "own"
@@ -34,6 +41,7 @@ def commit(root: Path, generation: Generation, shard: Shard) -> None:
         "rank": shard.rank,
         "world_size": shard.world_size,
         "layout": LAYOUT,
+        "files": _checksums(root / str(generation) / _FOLDER),
     }
     generations.write_index(root / str(generation), shard, content)
     if shard.rank == 0:
@@ -42,16 +50,38 @@ def commit(root: Path, generation: Generation, shard: Shard) -> None:
                 shutil.rmtree(root / str(old), ignore_errors=True)
 
 
-def newest(root: Path) -> list[tuple[Generation, Path]]:
-    """What the program can go on from, newest first."""
-    found = []
+def newest(root: Path, on_problem: Callable[[str], None]) -> Iterator[tuple[Generation, Path]]:
+    """What the program can go on from, newest first, and as it was written."""
     for generation in reversed(generations.complete(root)):
-        shard = Shard(0, generations.world_size(root, generation))
-        try:
-            layout = generations.read_index(root, generation, shard)["layout"]
-        except CheckpointError:
-            continue
+        size = generations.world_size(root, generation)
         folder = root / str(generation) / _FOLDER
-        if layout == LAYOUT and folder.is_dir():
-            found.append((generation, folder))
-    return found
+        try:
+            indexes = [
+                generations.read_index(root, generation, Shard(rank, size)) for rank in range(size)
+            ]
+            if any(index["layout"] != LAYOUT for index in indexes):
+                raise AnotherTrainingError("it was not written by the program's own means")
+            found = _checksums(folder)
+            for name, checksum in indexes[0]["files"].items():
+                if found.get(name) != checksum:
+                    raise DamagedError(f"{folder / name} is not what was written")
+        except (CheckpointError, OSError) as error:
+            on_problem(f"generation {generation} is passed over: {error}")
+        else:
+            yield generation, folder
+
+
+def _checksums(folder: Path) -> dict[str, int]:
+    return {
+        str(path.relative_to(folder)): _checksum(path)
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+
+
+def _checksum(path: Path) -> int:
+    checksum = 0
+    with path.open("rb") as file:
+        while piece := file.read(PIECE_BYTES):
+            checksum = zlib.crc32(piece, checksum)
+    return checksum

@@ -55,7 +55,7 @@ def _check_room(path: Path, wanted: int) -> None:
     rooms = {
         f"the file system of {path.parent}": _free_on_disk(path.parent) + _MARGIN_BYTES,
         **_available_memory(),
-        **_cgroup_room(),
+        **cgroup_room(),
     }
     for place, free in rooms.items():
         if wanted + _MARGIN_BYTES > free:
@@ -77,7 +77,7 @@ def _available_memory() -> dict[str, int]:
     return {}
 
 
-def _cgroup_room(
+def cgroup_room(
     proc: Path = Path("/proc/self/cgroup"), mount: Path = Path("/sys/fs/cgroup")
 ) -> dict[str, int]:
     """What each cgroup (version 2) above this process still allows; empty without limits."""

@@ -40,7 +40,7 @@ def library_path() -> Path:
     return FOLDER / f"hooks-{digest.hexdigest()[:16]}.so"
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def load() -> ctypes.CDLL:
     """The library, after a look at what it computes; raises NativeError."""
     path = library_path()
