@@ -74,18 +74,19 @@ def saved(folder: Path, ranks: int, *, at: int, kind: str = "replicated") -> Pat
 def test_replicas_go_on_to_the_bit(tmp_path: Path, ranks: int) -> None:
     """Each with the dropout of its own; only the first has written the model."""
     at = 4
-    whole = finished(tmp_path / "whole", ranks)
-    root = saved(tmp_path / "stopped", ranks, at=at)
-    sizes = [
-        (root / str(Generation(0, at)) / Shard(rank, ranks).data).stat().st_size
-        for rank in range(ranks)
+    whole = finished(tmp_path / "whole", ranks, at=at)
+    root = tmp_path / "whole/checkpoints"
+    (generation,) = generations.complete(root)
+    assert generation == Generation(0, at)
+    indexes = [
+        generations.read_index(root, generation, Shard(rank, ranks)) for rank in range(ranks)
     ]
+    assert [("parts" in index["state"]) for index in indexes] == [True] + [False] * (ranks - 1)
     again = finished(tmp_path / "again", ranks, restore=root)
     for rank in range(ranks):
         assert again[rank][0] == f"begins {at} True"
         assert again[rank][1:] == whole[rank][1 + at :]
     assert len({lines[-1] for lines in again}) == 1
-    assert all(size < sizes[0] for size in sizes[1:])
 
 
 @pytest.mark.parametrize(("before", "after"), [(4, 2), (2, 1), (1, 2)])
@@ -105,8 +106,8 @@ def test_a_data_parallel_training_may_grow_and_shrink(
 
 def test_shards_are_saved_and_restored_by_each_rank(tmp_path: Path) -> None:
     """FSDP2: parameters and the optimizer's state, to the bit."""
-    whole = finished(tmp_path / "whole", 2, kind="sharded")
-    root = saved(tmp_path / "stopped", 2, at=5, kind="sharded")
+    whole = finished(tmp_path / "whole", 2, kind="sharded", at=5)
+    root = tmp_path / "whole/checkpoints"
     index = generations.read_index(root, Generation(0, 5), Shard(1, 2))
     assert index["layout"] == "sharded"
     again = finished(tmp_path / "again", 2, kind="sharded", restore=root)
