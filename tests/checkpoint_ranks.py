@@ -31,8 +31,8 @@ def main(kind: str, epochs: int) -> None:
 
         fully_shard(model, mesh=init_device_mesh("cpu", (ranks,)))
     else:
-        # Else it orders its buckets anew after a process's first mini-batch, and from three ranks on
-        # the order of a sum is part of its last bit.
+        # Else it orders its buckets anew after a process's first mini-batch, and from three ranks
+        # on the order of a sum is part of its last bit.
         model = torch.nn.parallel.DistributedDataParallel(model, find_unused_parameters=True)
     torch.manual_seed(100 + rank)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)

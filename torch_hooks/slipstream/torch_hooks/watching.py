@@ -17,7 +17,10 @@ if TYPE_CHECKING:
 _WATCHED = (
     ("torch.optim.optimizer", "Optimizer"),
     ("torch.optim.lr_scheduler", "LRScheduler"),
-    ("torch.optim.lr_scheduler", "ReduceLROnPlateau"),  # does not call its parent's constructor
+    # These three do not call their parent's constructor.
+    ("torch.optim.lr_scheduler", "ReduceLROnPlateau"),
+    ("torch.optim.lr_scheduler", "SequentialLR"),
+    ("torch.optim.lr_scheduler", "ChainedScheduler"),
     ("torch.amp.grad_scaler", "GradScaler"),
     ("torch.nn.parallel.distributed", "DistributedDataParallel"),
 )
