@@ -53,6 +53,10 @@ class Reader:
                 self._fresh.update(self._copies(missing, threads))
         return Decoder(lambda one: placed(one, self._fresh[one["storage"]])).decode(coded)
 
+    def close(self) -> None:
+        """Give the mapped file back; what was made of it stays."""
+        self._bytes = torch.empty(0, dtype=torch.uint8)
+
     def _fill(self, tensor: torch.Tensor, described: dict[str, Any]) -> None:
         offset = self.index["storages"][described["storage"]][0]
         element = getattr(torch, described["dtype"]).itemsize

@@ -8,6 +8,7 @@ one is saved and restored by each rank for itself.
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -57,7 +58,10 @@ def restore(
             on_problem(f"generation {generation} is passed over: {error}")
         if all(ranks.gathered(opened is not None)) and opened is not None:
             parts.restore(given, opened.shared)
-            return opened.restored()
+            restored = opened.restored()
+            # To give back so many pages takes time, which the training need not wait for.
+            threading.Thread(target=opened.close, name="slipstream restore").start()
+            return restored
     return None
 
 
@@ -92,3 +96,9 @@ class _Opened:
         own = self._own
         random_states = own.decode(own.state["random"]) if own else None
         return Restored(self._generation, position, random_states)
+
+    def close(self) -> None:
+        """Give the checkpoint's memory back."""
+        self.shared.close()
+        if self._own:
+            self._own.close()
