@@ -12,7 +12,7 @@ static uint32_t bytewise[256];      /* for processors without the instruction */
 static uint32_t lane_later[4][256]; /* a checksum's four bytes, LANE_BYTES of zeros later */
 static int has_instruction;
 
-static uint32_t times(const uint32_t *matrix, uint32_t vector) {
+static uint32_t times(const uint32_t* matrix, uint32_t vector) {
   uint32_t sum = 0;
   for (; vector; vector >>= 1, matrix++) {
     if (vector & 1) {
@@ -49,7 +49,7 @@ static void make_tables(void) {
   }
 }
 
-static uint32_t slowly(uint32_t crc, const uint8_t *bytes, size_t count) {
+static uint32_t slowly(uint32_t crc, const uint8_t* bytes, size_t count) {
   for (; count; count--) {
     crc = bytewise[(crc ^ *bytes++) & 0xff] ^ (crc >> 8);
   }
@@ -62,13 +62,13 @@ static uint64_t a_lane_later(uint64_t crc) {
          lane_later[2][(crc >> 16) & 0xff] ^ lane_later[3][(crc >> 24) & 0xff];
 }
 
-static uint64_t word_at(const uint8_t *bytes) {
+static uint64_t word_at(const uint8_t* bytes) {
   uint64_t word;
   memcpy(&word, bytes, sizeof word);
   return word;
 }
 
-__attribute__((target("sse4.2"))) static uint32_t quickly(uint32_t start, const uint8_t *bytes,
+__attribute__((target("sse4.2"))) static uint32_t quickly(uint32_t start, const uint8_t* bytes,
                                                           size_t count) {
   uint64_t crc = start;
   for (; count >= 3 * LANE_BYTES; count -= 3 * LANE_BYTES, bytes += 3 * LANE_BYTES) {
@@ -96,7 +96,7 @@ __attribute__((constructor)) static void prepare(void) {
 }
 
 /* The checksum of some bytes, going on from that of the bytes before them (0 at the beginning). */
-uint32_t slip_crc32c(uint32_t before, const void *bytes, size_t count) {
+uint32_t slip_crc32c(uint32_t before, const void* bytes, size_t count) {
 #ifdef __x86_64__
   if (has_instruction) {
     return ~quickly(~before, bytes, count);
@@ -106,6 +106,6 @@ uint32_t slip_crc32c(uint32_t before, const void *bytes, size_t count) {
 }
 
 /* The same without the instruction: what the self-test compares it with. */
-uint32_t slip_crc32c_slowly(uint32_t before, const void *bytes, size_t count) {
+uint32_t slip_crc32c_slowly(uint32_t before, const void* bytes, size_t count) {
   return ~slowly(~before, bytes, count);
 }

@@ -12,16 +12,16 @@
 enum { LINE_BYTES = 64, PAGE_BYTES = 4096, PAGES_AT_ONCE = 4 };
 
 /* Four pages side by side, a line of each in turn: more of the memory is busy at any moment. */
-__attribute__((target("avx"))) static void stream(uint8_t *to, const uint8_t *from) {
+__attribute__((target("avx"))) static void stream(uint8_t* to, const uint8_t* from) {
   for (size_t at = 0; at < PAGE_BYTES; at += LINE_BYTES) {
     for (size_t page = 0; page < PAGES_AT_ONCE; page++) {
-      const uint8_t *source = from + page * PAGE_BYTES + at;
-      uint8_t *target = to + page * PAGE_BYTES + at;
+      const uint8_t* source = from + page * PAGE_BYTES + at;
+      uint8_t* target = to + page * PAGE_BYTES + at;
       __builtin_prefetch(source + 8 * LINE_BYTES);
-      __m256i low = _mm256_loadu_si256((const __m256i *)source);
-      __m256i high = _mm256_loadu_si256((const __m256i *)(source + 32));
-      _mm256_stream_si256((__m256i *)target, low);
-      _mm256_stream_si256((__m256i *)(target + 32), high);
+      __m256i low = _mm256_loadu_si256((const __m256i*)source);
+      __m256i high = _mm256_loadu_si256((const __m256i*)(source + 32));
+      _mm256_stream_si256((__m256i*)target, low);
+      _mm256_stream_si256((__m256i*)(target + 32), high);
     }
   }
 }
@@ -37,9 +37,9 @@ static int can_stream(void) {
 #endif
 
 /* Copies `count` bytes between two places that do not overlap. */
-void slip_copy(void *target, const void *source, size_t count) {
-  uint8_t *to = target;
-  const uint8_t *from = source;
+void slip_copy(void* target, const void* source, size_t count) {
+  uint8_t* to = target;
+  const uint8_t* from = source;
 #ifdef __x86_64__
   size_t unaligned = -(uintptr_t)to % LINE_BYTES;
   if (can_stream() && count >= unaligned + PAGES_AT_ONCE * PAGE_BYTES) {
