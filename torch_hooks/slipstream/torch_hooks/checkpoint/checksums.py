@@ -41,9 +41,9 @@ def named(kind: str) -> Checksum:
         raise CheckpointError(f"it cannot be verified here: {error}") from error
 
 
-def pieces(address: int, size: int) -> list[tuple[int, int]]:
+def pieces(address: int, size: int, piece_bytes: int = PIECE_BYTES) -> list[tuple[int, int]]:
     """Memory in pieces, as addresses and sizes."""
-    return [(address + at, min(PIECE_BYTES, size - at)) for at in range(0, size, PIECE_BYTES)]
+    return [(address + at, min(piece_bytes, size - at)) for at in range(0, size, piece_bytes)]
 
 
 def _crc32c() -> Checksum:

@@ -86,13 +86,15 @@ class Reader:
             ramdisk.advise(*piece, ramdisk.POPULATE_READ)
             return checksum(*piece)
 
-        pieces = checksums.pieces(self._bytes.data_ptr(), self.index["bytes"])
+        pieces = checksums.pieces(
+            self._bytes.data_ptr(), self.index["bytes"], expected["piece_bytes"]
+        )
         found = list(threads.map(checked, pieces))
         if found != expected["pieces"]:
             wrong = [at for at, one in enumerate(found) if [one] != expected["pieces"][at : at + 1]]
             raise DamagedError(
                 f"{self._path} is damaged: {len(wrong)} of {len(found)} pieces differ from what "
-                f"was written, the first at byte {wrong[0] * checksums.PIECE_BYTES}"
+                f"was written, the first at byte {wrong[0] * expected['piece_bytes']}"
             )
 
 
