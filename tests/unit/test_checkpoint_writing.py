@@ -101,6 +101,25 @@ def test_a_writer_that_was_killed_leaves_the_newest_generation(tmp_path: Path) -
     assert restored.generation == SECOND
 
 
+def test_what_was_gone_on_from_is_kept_until_there_is_something_better(tmp_path: Path) -> None:
+    """The newest generation is damaged: the one before it is all there is, so it stays."""
+    saved(tmp_path, FIRST, SECOND)
+    data = tmp_path / str(SECOND) / Shard().data
+    data.write_bytes(data.read_bytes()[:-1])
+    fresh = Training(seed=7, steps=0)
+    restored = restore(tmp_path, fresh.parts, lambda _: None)
+    assert restored is not None
+    writer = Writer(tmp_path, Shard(), pytest.fail, restart=1, restored=restored.generation)
+    snapshot = fresh.snapshot()
+    writer.prepare(snapshot.offsets()[1])
+    writer.finish()
+    file = writer._take(snapshot.offsets()[1])  # noqa: SLF001 (killed here)
+    file.map[: file.size] = b"\xff" * file.size
+    again = restore(tmp_path, Training(seed=8, steps=0).parts, lambda _: None)
+    assert again is not None
+    assert again.generation == FIRST
+
+
 def test_the_same_state_is_not_saved_twice(tmp_path: Path) -> None:
     """Asked again at the same mini-batch, the answer is there already."""
     writer = saved(tmp_path, FIRST, SECOND)

@@ -190,6 +190,16 @@ def test_of_two_generations_the_whole_one_is_taken(tmp_path: Path) -> None:
         assert f"generation {generation} is passed over" in again.told()
 
 
+def test_tasks_that_train_apart_have_a_folder_each(tmp_path: Path) -> None:
+    """The third task of a job that knows of no ranks, and goes on from its own."""
+    task = {"SLURM_PROCID": "2"}
+    with trial(tmp_path / "first", ask=checkpoint_at(6), variables=task) as first:
+        first.wait_for(lambda: bool(generations.complete(first.checkpoints / "task-2")))
+    with trial(tmp_path / "second", restore=first.checkpoints, variables=task) as second:
+        assert second.finish() == 0
+    assert losses(tmp_path / "second")[0].split()[0] == "7"
+
+
 def test_another_model_is_refused_with_a_sentence(tmp_path: Path) -> None:
     """It trains from the beginning, as if there were no checkpoint."""
     with trial(tmp_path / "first", ask=checkpoint_at(4)) as first:

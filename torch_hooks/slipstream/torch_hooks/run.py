@@ -31,6 +31,9 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
 
+_TASK = "task-"
+
+
 @contextmanager
 def session(
     *,
@@ -108,17 +111,19 @@ class Run:
 
     def begin(self) -> None:
         """Restore, if that is asked for; then be there to be asked to save."""
-        with _harmless("restore"), _during(Phase.RESTORING):
-            source = os.environ.get(RESTORE_VARIABLE, "")
-            generation = self._state.restore(Path(source), self._loops) if source else None
-            if generation:
-                self.restored = True
-                self._restart = generation.restart + 1
-                attach.tell(f"goes on from {source}, generation {generation}")
+        source = _folder(RESTORE_VARIABLE)
+        if source:
+            with _harmless("restore"), _during(Phase.RESTORING):
+                generation = self._state.restore(source, self._loops)
+                if generation:
+                    self.restored = True
+                    self._restart = generation.restart + 1
+                    attach.tell(f"goes on from {source}, generation {generation}")
         with _harmless("checkpoint"):
-            folder = os.environ.get(CHECKPOINT_VARIABLE, "")
-            if folder:
-                self._root = Path(folder)
+            self._root = _folder(CHECKPOINT_VARIABLE)
+            if self._root:
+                if self._root.name.startswith(_TASK):
+                    self._root.parent.mkdir(mode=0o700, exist_ok=True)
                 there = [one.restart for one in generations.generations(self._root)]
                 self._restart = max(self._restart, max(there, default=-1) + 1)
                 attach.serve(Request.CHECKPOINT, self._want)
@@ -154,7 +159,7 @@ class Run:
         if hooks is not None and hooks.minibatches:
             self._prepared = True
             with _harmless("checkpoint"):
-                self._state.prepare(root, self._loops)
+                self._state.prepare(root, self._restart, self._loops)
 
     def _tell(self) -> None:
         hooks = attach.current()
@@ -169,6 +174,7 @@ class _State:
     def __init__(self, named: dict[str, Any]) -> None:
         self._named = named
         self._found: dict[str, Any] | None = None
+        self._restored: tuple[Path, Generation] | None = None
         self._writer: Writer | None = None
         self._layout = ""
 
@@ -180,15 +186,16 @@ class _State:
         restored = restoring.restore(source, self._parts(), _complain_of_restore)
         if restored is None:
             return None
+        self._restored = source, restored.generation
         loops.restore(restored.position, restored.random_states)
         return restored.generation
 
-    def prepare(self, root: Path, loops: Loops) -> None:
+    def prepare(self, root: Path, restart: int, loops: Loops) -> None:
         _, size = self._snapshot(loops).offsets()
-        self._writer_to(root).prepare(size)
+        self._writer_to(root, restart).prepare(size)
 
     def save(self, root: Path, generation: Generation, loops: Loops) -> None:
-        self._writer_to(root).save(generation, self._snapshot(loops))
+        self._writer_to(root, generation.restart).save(generation, self._snapshot(loops))
 
     def finish(self) -> None:
         if self._writer is not None:
@@ -201,9 +208,16 @@ class _State:
             self._found = found.complete(self._named)
         return self._found
 
-    def _writer_to(self, root: Path) -> Writer:
+    def _writer_to(self, root: Path, restart: int) -> Writer:
         if self._writer is None:
-            self._writer = Writer(root, ranks.shard(), _complain_of_checkpoint)
+            here = self._restored and self._restored[0].resolve() == root.resolve()
+            self._writer = Writer(
+                root,
+                ranks.shard(),
+                _complain_of_checkpoint,
+                restart=restart,
+                restored=self._restored[1] if self._restored and here else None,
+            )
         return self._writer
 
     def _snapshot(self, loops: Loops) -> Snapshot:
@@ -242,7 +256,7 @@ class _Own:
         _complain_of_restore(f"nothing to go on from in {source}")
         return None
 
-    def prepare(self, root: Path, _loops: Loops) -> None:
+    def prepare(self, root: Path, _restart: int, _loops: Loops) -> None:
         root.mkdir(mode=0o700, exist_ok=True)
         self.ready = True
 
@@ -261,6 +275,16 @@ def _harmless(kind: str) -> Iterator[None]:
         yield
     except Exception as error:  # noqa: BLE001 (the promise of this room)
         attach.complain(kind, f"{error}" or repr(error))
+
+
+def _folder(variable: str) -> Path | None:
+    """A folder of the environment; tasks of one job that train apart have one each below it."""
+    folder = os.environ.get(variable, "")
+    task = os.environ.get("SLURM_PROCID", "0")
+    if not folder:
+        return None
+    together = ranks.shard().world_size > 1
+    return Path(folder) if together or task == "0" else Path(folder) / f"{_TASK}{task}"
 
 
 def _during(phase: Phase) -> AbstractContextManager[None]:

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 from slipstream.torch_hooks.checkpoint import checksums, generations
 from slipstream.torch_hooks.checkpoint.copying import copy
-from slipstream.torch_hooks.checkpoint.errors import CheckpointError
 from slipstream.torch_hooks.checkpoint.ramdisk import MappedFile
 
 if TYPE_CHECKING:
@@ -49,12 +48,30 @@ class Snapshot:
 
 
 class Writer:
-    """One rank's part in saving; used by the thread that trains."""
+    """One rank's part in saving; used by the thread that trains.
 
-    def __init__(self, root: Path, shard: Shard, on_problem: Callable[[str], None]) -> None:
+    Args:
+        root: where the generations are.
+        shard: which rank of how many.
+        on_problem: told what could not be done in the background.
+        restart: of the generations to be written; what is older may be damaged.
+        restored: what the training went on from, if that is in the same place.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        shard: Shard,
+        on_problem: Callable[[str], None],
+        *,
+        restart: int = 0,
+        restored: Generation | None = None,
+    ) -> None:
         self._root = root
         self._shard = shard
         self._on_problem = on_problem
+        self._restart = restart
+        self._restored = restored
         self._files: list[tuple[Generation | None, MappedFile]] = []
         self._thread: threading.Thread | None = None
         self.ready = False
@@ -85,8 +102,8 @@ class Writer:
         def harmless() -> None:
             try:
                 work()
-            except (CheckpointError, OSError) as error:
-                self._on_problem(str(error))
+            except Exception as error:  # noqa: BLE001 (the promise of this room)
+                self._on_problem(str(error) or repr(error))
 
         self.finish()
         # Not a daemon: a program that ends at once still leaves a whole checkpoint behind.
@@ -106,7 +123,7 @@ class Writer:
         self._root.mkdir(mode=0o700, exist_ok=True)
         at = self._reusable(size)
         if at is None:
-            self._forget_smaller_than(size, max(generations.complete(self._root), default=None))
+            self._forget_smaller_than(size, self._trusted())
             at = self._add(size)
         before, file = self._files.pop(at)
         if before is not None:
@@ -146,9 +163,14 @@ class Writer:
         if self._reusable(size) is None:
             self._add(size)  # the next one must not wait for memory either
 
+    def _trusted(self) -> Generation | None:
+        """What one would go on from now: written by this process, or read by it."""
+        ours = [one for one in generations.complete(self._root) if one.restart >= self._restart]
+        return max(ours, default=self._restored)
+
     def _reusable(self, size: int) -> int | None:
         """A mapped file that is large enough and older than what one would go on from."""
-        newest = max(generations.complete(self._root), default=None)
+        newest = self._trusted()
         self._files = [entry for entry in self._files if entry[1].path.exists()]
         for at, (generation, file) in enumerate(self._files):
             free = generation is None or (newest is not None and generation < newest)
@@ -177,7 +199,7 @@ class Writer:
 
     def _adopt(self) -> None:
         """Files of an earlier process of this rank: their memory is there already."""
-        newest = max(generations.complete(self._root), default=None)
+        newest = self._trusted()
         known = {file.path for _, file in self._files}
         left: list[tuple[Generation | None, Path]] = [
             (None, path) for path in self._root.glob(f"{_SPARE}-{self._shard.data}.*")
