@@ -90,7 +90,12 @@ def losses(folder: Path) -> list[str]:
 def alone(folder: Path, *words: str) -> list[str]:
     """The same training with nothing of ours around it."""
     folder.mkdir()
-    environment = {**os.environ, "LOSSES": str(folder / "losses"), "SLIPSTREAM_HOOKS": "0"}
+    environment = {
+        **os.environ,
+        "LOSSES": str(folder / "losses"),
+        "SLIPSTREAM_HOOKS": "0",
+        "SLIPSTREAM_CHECKPOINT_DIR": str(folder / "checkpoints"),
+    }
     call([sys.executable, SCRIPT, *words], env=environment, check=True)
     return losses(folder)
 
@@ -144,7 +149,7 @@ def test_a_script_without_a_session_is_not_restorable(tmp_path: Path) -> None:
 
 
 def test_without_slipstream_it_is_a_plain_loop(tmp_path: Path) -> None:
-    """No page, no folder, no files."""
+    """No page, no folder, no files; switched off, it does not look at folders either."""
     before = sorted(path.name for path in tmp_path.iterdir())
     assert len(alone(tmp_path / "alone")) == MINIBATCHES + 1
     assert sorted(path.name for path in (tmp_path / "alone").iterdir()) == ["losses"]

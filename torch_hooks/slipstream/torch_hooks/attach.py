@@ -117,7 +117,7 @@ _process = _Process()
 @_harmless
 def torch_is_coming() -> None:
     """For the import hook: torch is about to be imported."""
-    if not _switched_off():
+    if not switched_off():
         _process.claim()
         if _process.block and not _process.session:
             _process.block.write(phase=Phase.IMPORTING)
@@ -126,7 +126,7 @@ def torch_is_coming() -> None:
 @_harmless
 def attach() -> None:
     """Mark boundaries at optimizer steps from now on; a second time does nothing."""
-    if _switched_off() or _process.handles:
+    if switched_off() or _process.handles:
         return
     _process.claim()
     _process.begin()
@@ -220,7 +220,8 @@ def _meet_frameworks() -> None:
         frameworks.meet()
 
 
-def _switched_off() -> bool:
+def switched_off() -> bool:
+    """Whether the user wants none of it."""
     return os.environ.get(SWITCH_VARIABLE) == "0"
 
 
@@ -235,7 +236,7 @@ def _claim(path: str, log: notes.Notes) -> blocks.Block | None:
 def _own_block(log: notes.Notes) -> blocks.Block | None:
     """A page of this process's own, asked for in the name of its task."""
     task_block = os.environ.get(ENVIRONMENT_VARIABLE, "")
-    if not task_block or _switched_off():
+    if not task_block or switched_off():
         return None
     try:
         # Read, not opened for writing: its writer is another process.

@@ -281,7 +281,7 @@ def _folder(variable: str) -> Path | None:
     """A folder of the environment; tasks of one job that train apart have one each below it."""
     folder = os.environ.get(variable, "")
     task = os.environ.get("SLURM_PROCID", "0")
-    if not folder:
+    if not folder or attach.switched_off():
         return None
     together = ranks.shard().world_size > 1
     return Path(folder) if together or task == "0" else Path(folder) / f"{_TASK}{task}"
