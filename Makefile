@@ -15,29 +15,32 @@ BIN := .venv/bin
 VENV := .venv/.installed
 PROJECTS := pyproject.toml torch_hooks/pyproject.toml
 
-.PHONY: help setup demo test unit up down bench plugins lint format clean
+.PHONY: help setup native demo test unit up down bench plugins lint format clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
 
-setup: $(VENV) ## install system packages and the Python environment, nothing else
+setup: native ## install system packages and the Python environment, nothing else
 
-demo: $(VENV) ## the same PyTorch jobs on stock Slurm and with Slipstream; report in build/demo
+native: $(VENV)
+	@$(BIN)/python -m slipstream.torch_hooks.native build > build/native.log
+
+demo: native ## the same PyTorch jobs on stock Slurm and with Slipstream; report in build/demo
 	@PYTHONPATH=examples $(BIN)/python -m demo --out build/demo $(ARGS)
 
-test: $(VENV) lint ## lint and every test layer (ARGS="-k name" to choose)
+test: native lint ## lint and every test layer (ARGS="-k name" to choose)
 	@$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
 
-unit: $(VENV) ## only the fast layers: house, unit, property
+unit: native ## only the fast layers: house, unit, property
 	@$(BIN)/python -m pytest -m "house or unit or property" $(ARGS)
 
-up: $(VENV) ## start a sandbox cluster (ARGS="--nodes 2 --gpus-per-node 8")
+up: native ## start a sandbox cluster (ARGS="--nodes 2 --gpus-per-node 8")
 	@$(BIN)/slipstream sandbox up $(ARGS)
 
 down: $(VENV) ## stop it and remove every trace
 	@$(BIN)/slipstream sandbox down $(ARGS)
 
-bench: $(VENV) ## run one benchmark: make -s bench NAME=sandbox; the last line is JSON
+bench: native ## run one benchmark: make -s bench NAME=sandbox; the last line is JSON
 	@if [ ! -f "benchmarks/bench_$(NAME).py" ]; then
 	  echo "make bench needs NAME=…, one of: $$(ls benchmarks | sed -nE 's/^bench_(.*)\.py$$/\1/p' | xargs)" >&2
 	  exit 2

@@ -46,6 +46,13 @@ def test_the_sources_of_the_simulated_nvml_travel_along(wheels: dict[str, Path])
     assert "slipstream/wire/gpu_state.h" in contents(wheels["slurm_slipstream_hooks"])
 
 
+def test_the_sources_of_the_hooks_native_code_travel_along(wheels: dict[str, Path]) -> None:
+    """It is compiled where it is installed; nothing compiled here goes into the wheel."""
+    names = contents(wheels["slurm_slipstream_hooks"])
+    assert "slipstream/torch_hooks/native/checksum.c" in names
+    assert not {name for name in names if name.endswith(".so")}
+
+
 def test_the_main_wheel_never_asks_for_torch(wheels: dict[str, Path]) -> None:
     """Users bring their own build of torch."""
     with zipfile.ZipFile(wheels["slurm_slipstream"]) as archive:

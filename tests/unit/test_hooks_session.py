@@ -18,14 +18,7 @@ from slipstream.torch_hooks.baton import Baton
 from slipstream.torch_hooks.notes import Notes
 from slipstream.torch_hooks.session import Session
 from slipstream.wire import batons
-from slipstream.wire.control_block import (
-    Capability,
-    Directive,
-    Identity,
-    Phase,
-    Request,
-    Role,
-)
+from slipstream.wire.control_block import Capability, Directive, Identity, Phase, Request, Role
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -235,14 +228,63 @@ def test_a_guest_without_a_lease_begins(make: Make) -> None:
     assert seen.progress.phase == Phase.LOADING
 
 
-def test_a_request_that_is_not_known_asks_for_nothing(make: Make) -> None:
-    """It is of a later coordinator's."""
-    session, seen = make(Role.GUEST)
-    seen.direct(Directive(epoch=1, request=99))
-    session.begin()
+def test_a_request_is_carried_out_at_the_boundary_it_is_armed_for(make: Make) -> None:
+    """Once, by whoever serves it."""
+    session, seen = make(Role.OWNER)
+    served: list[int] = []
+    session.requests[Request.CHECKPOINT] = lambda: served.append(session.minibatches)
+    seen.direct(Directive(epoch=1, request=Request.CHECKPOINT, armed_for_minibatch=4))
+    for _ in range(8):
+        session.boundary()
+    assert served == [4]
+    seen.direct(Directive(epoch=2, request=Request.CHECKPOINT, armed_for_minibatch=3))
+    for _ in range(8):
+        session.boundary()
+    assert served == [4, 9]
+
+
+def test_a_request_that_was_taken_back_is_not_carried_out(make: Make) -> None:
+    """The next directive came before its boundary."""
+    session, seen = make(Role.OWNER)
+    session.requests[Request.CHECKPOINT] = lambda: pytest.fail("it was taken back")
+    seen.direct(Directive(epoch=1, request=Request.CHECKPOINT, armed_for_minibatch=4))
     session.boundary()
+    seen.direct(Directive(epoch=2))
+    for _ in range(8):
+        session.boundary()
+
+
+def test_a_request_that_nobody_serves_is_noted(make: Make) -> None:
+    """One of a later version, too."""
+    session, seen = make(Role.OWNER)
+    for epoch, request in ((1, Request.REBIND), (2, 99)):
+        seen.direct(Directive(epoch=epoch, request=request))
+        session.boundary()
+        seen.refresh()
+        assert seen.progress.problems == epoch
+
+
+def test_what_a_process_can_do_may_change(make: Make) -> None:
+    """It is restorable only once there is memory for its checkpoint."""
+    session, seen = make(Role.OWNER)
+    session.can(Capability.RESTORABLE, yes=True)
     seen.refresh()
-    assert (seen.progress.directive_epoch, seen.progress.minibatches) == (1, 1)
+    assert seen.progress.capabilities == ABLE | Capability.RESTORABLE
+    session.can(Capability.RESTORABLE, yes=False)
+    seen.refresh()
+    assert seen.progress.capabilities == ABLE
+
+
+def test_saving_is_a_phase_and_no_part_of_the_mini_batch_time(make: Make) -> None:
+    """A training that stood still for its checkpoint is not slow."""
+    session, seen = make(Role.OWNER)
+    session.boundary()
+    with session.during(Phase.SAVING):
+        assert _phase_becomes(seen, Phase.SAVING)
+        time.sleep(0.3)
+    session.boundary()
+    assert _phase_becomes(seen, Phase.TRAINING)
+    assert seen.progress.minibatch_ns < 200_000_000
 
 
 def test_an_owner_without_a_lease_runs_free(make: Make) -> None:

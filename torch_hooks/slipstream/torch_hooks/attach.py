@@ -26,8 +26,14 @@ from slipstream.torch_hooks.boundaries import Boundaries
 from slipstream.torch_hooks.launch import process_started_ns
 from slipstream.torch_hooks.saving import Saving
 from slipstream.torch_hooks.session import Session
+from slipstream.torch_hooks.watching import Watch
 from slipstream.wire import control_block
-from slipstream.wire.control_block import ENVIRONMENT_VARIABLE, ControlBlockError, Phase
+from slipstream.wire.control_block import (
+    ENVIRONMENT_VARIABLE,
+    ControlBlockError,
+    Phase,
+    Request,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -36,6 +42,11 @@ if TYPE_CHECKING:
 
 SWITCH_VARIABLE = "SLIPSTREAM_HOOKS"
 """0: the hooks do nothing at all."""
+CHECKPOINT_VARIABLE = "SLIPSTREAM_CHECKPOINT_DIR"
+"""The folder, on a ramdisk, that a training is saved to."""
+RESTORE_VARIABLE = "SLIPSTREAM_RESTORE"
+"""The folder that it goes on from."""
+FOLDER_VARIABLES = (CHECKPOINT_VARIABLE, RESTORE_VARIABLE)
 
 F = TypeVar("F", bound="Callable[..., None]")
 
@@ -70,11 +81,13 @@ class _Process:
     def __init__(self) -> None:
         self.notes = notes.from_environment()
         self.handles: list[object] = []
+        self.requests: dict[int, Callable[[], None]] = {}
         self.block: blocks.Block | None = None
         self.session: Session | None = None
         self.loader_waits: LoaderWaits | None = None
         self.tried_for_own_page = False
         self.dynamo_told = False
+        self.frameworks_met = False
         self.trainer = 0
         """The thread that trains: boundaries of others are not ours."""
         self.launch: dict[str, int] = {}
@@ -99,7 +112,7 @@ class _Process:
     def begin(self) -> None:
         if self.session is None and self.block is not None:
             self.tell_launch()
-            self.session = Session(self.block, self.notes)
+            self.session = Session(self.block, self.notes, self.requests)
             if self.session.waits and self.loader_waits is None and "torch" in sys.modules:
                 self.loader_waits = _watch_loaders()
 
@@ -148,7 +161,7 @@ _process = _Process()
 @_harmless
 def torch_is_coming() -> None:
     """For the import hook: torch is about to be imported."""
-    if not _switched_off():
+    if not switched_off():
         _process.claim()
         if _process.block and not _process.session:
             _process.tell_launch()
@@ -159,12 +172,13 @@ def torch_is_coming() -> None:
 @_harmless
 def attach() -> None:
     """Mark boundaries at optimizer steps from now on; a second time does nothing."""
-    if _switched_off() or _process.handles:
+    if switched_off() or _process.handles:
         return
     _process.claim()
     if "torch" in sys.modules:
         _process.launch.setdefault("imported_ns", monotonic_ns())
     _process.begin()
+    _meet_frameworks()
     if "torch" not in sys.modules:
         _process.stand_back()
         return  # hand-written loops call boundary() themselves
@@ -178,6 +192,7 @@ def attach() -> None:
         optimizer.register_optimizer_step_pre_hook(boundaries.before_step),
         optimizer.register_optimizer_step_post_hook(boundaries.after_step),
         Saving(_saved),
+        Watch(),
     ]
     _process.stand_back()
 
@@ -271,6 +286,31 @@ def status() -> Status:
     )
 
 
+def serve(request: Request, carry_out: Callable[[], None]) -> None:
+    """For parts of the hooks: have this called at the boundary that such a request is armed for."""
+    _process.requests[request] = carry_out
+
+
+def serve_no_longer(request: Request) -> None:
+    """The opposite."""
+    _process.requests.pop(request, None)
+
+
+def current() -> Session | None:
+    """For parts of the hooks: the session of this process, once it has a page."""
+    return _process.session
+
+
+def complain(kind: str, sentence: str) -> None:
+    """For parts of the hooks: count and tell what could not be done."""
+    _process.notes.problem(kind, sentence, always=True)
+
+
+def tell(sentence: str) -> None:
+    """For parts of the hooks: a line in the log."""
+    _process.notes.say(sentence)
+
+
 def _keep_dynamo_out(boundaries: Boundaries) -> None:
     def complain(error: Exception) -> None:
         _process.notes.problem("torch.compile", f"{error}; compiled steps may warn about our hooks")
@@ -287,7 +327,17 @@ def _watch_loaders() -> LoaderWaits:
     return LoaderWaits(_wait_begins, _wait_ends, complain)
 
 
-def _switched_off() -> bool:
+def _meet_frameworks() -> None:
+    """Only where there is something to ask them for, and only once: they stay wrapped."""
+    if not _process.frameworks_met and any(os.environ.get(one) for one in FOLDER_VARIABLES):
+        _process.frameworks_met = True
+        from slipstream.torch_hooks import frameworks  # noqa: PLC0415 (it needs this module)
+
+        frameworks.meet()
+
+
+def switched_off() -> bool:
+    """Whether the user wants none of it."""
     return os.environ.get(SWITCH_VARIABLE) == "0"
 
 
@@ -314,7 +364,7 @@ def _claim(path: str, log: notes.Notes) -> blocks.Block | None:
 def _own_block(log: notes.Notes) -> blocks.Block | None:
     """A page of this process's own, asked for in the name of its task."""
     task_block = os.environ.get(ENVIRONMENT_VARIABLE, "")
-    if not task_block or _switched_off():
+    if not task_block or switched_off():
         return None
     try:
         # Read, not opened for writing: its writer is another process.

@@ -30,10 +30,10 @@ class Notes:
         """How often each kind was noted."""
         return dict(self._counts)
 
-    def problem(self, kind: str, sentence: str) -> None:
-        """Count it; the first of its kind is a line in the log."""
+    def problem(self, kind: str, sentence: str, *, always: bool = False) -> None:
+        """Count it; the first of its kind is a line in the log, of a rare kind each."""
         self._counts[kind] += 1
-        if self._counts[kind] == 1:
+        if always or self._counts[kind] == 1:
             self.say(f"{kind}: {sentence}")
 
     def say(self, sentence: str) -> None:

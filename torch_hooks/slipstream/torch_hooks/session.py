@@ -2,8 +2,8 @@
 """What a training process does at a boundary: say how far it is, read what is asked, keep order.
 
 While the lease holds it may be asked to stand still or to park, and does so until it is asked no
-more. When the lease is lost, nobody could say when to end that: an owner runs free and a guest
-passes the baton.
+more; what is to be done once is carried out by whoever serves it (`requests`). When the lease is
+lost, nobody could say when to end a wait: an owner runs free and a guest passes the baton.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from contextlib import contextmanager
 from time import monotonic_ns
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,8 @@ from slipstream.torch_hooks.pace import Pace
 from slipstream.wire.control_block import Capability, Phase, Request, Role
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
     from slipstream.torch_hooks.block import Block
     from slipstream.torch_hooks.gate import Gate
     from slipstream.torch_hooks.memory import Memory
@@ -29,6 +32,8 @@ if TYPE_CHECKING:
 
 _ABLE = Capability.BOUNDARIES | Capability.PAUSE | Capability.PARKABLE | Capability.GATEABLE
 _ALL_OF_IT = 100
+_WAITS = frozenset({Request.NONE, Request.PAUSE, Request.PARK})
+"""What lasts as long as it is asked for; all else is done once."""
 _LOOK_EVERY_S = 0.02
 _LOOK_EVERY_WHEN_PARKED_S = 0.05  # coming back takes longer than that
 
@@ -36,10 +41,17 @@ _LOOK_EVERY_WHEN_PARKED_S = 0.05  # coming back takes longer than that
 class Session:
     """One process with its page, from attaching to detaching."""
 
-    def __init__(self, block: Block, notes: Notes) -> None:
+    def __init__(
+        self,
+        block: Block,
+        notes: Notes,
+        requests: dict[int, Callable[[], None]] | None = None,
+    ) -> None:
         self.block = block
         self.minibatches = 0
         self.directive: Directive | None = None
+        self.requests = {} if requests is None else requests
+        """Who carries out which request; one that nobody serves is noted."""
         self._notes = notes
         self._pace = Pace()
         self._began_ns = monotonic_ns()
@@ -47,6 +59,7 @@ class Session:
         self._leases_lost = 0
         self._lost = False
         self._quiet = False
+        self._armed = False
         self._baton_waited_ns = 0
         self._paused_ns = 0
         self._saving_ns = 0
@@ -93,6 +106,25 @@ class Session:
             self._began_ns += spent_ns  # saving is not training
             self.block.write(saving_ns=self._saving_ns)
 
+    def can(self, capability: Capability, *, yes: bool) -> None:
+        """Say what this process can be asked for, or no longer."""
+        self._capabilities &= ~capability
+        if yes:
+            self._capabilities |= capability
+        self.block.write(capabilities=self._capabilities)
+
+    @contextmanager
+    def during(self, phase: Phase) -> Iterator[None]:
+        """Something that is not training, and not part of the mini-batch time."""
+        began_ns = monotonic_ns()
+        self.block.write(phase=phase)
+        try:
+            yield
+        finally:
+            after = Phase.TRAINING if self.minibatches else Phase.LOADING
+            self.block.write(phase=after, problems=self._notes.total)
+            self._began_ns += monotonic_ns() - began_ns
+
     def end(self) -> None:
         """The last thing this process says."""
         self.remove_gate()
@@ -127,6 +159,7 @@ class Session:
         if self.minibatches == 1:
             self.block.write(phase=Phase.TRAINING, first_boundary_ns=now_ns)
         self._read_news()
+        self._carry_out()
         if self.block.lease_until_ns < now_ns:
             self._without_lease()
         elif self._lost:
@@ -138,13 +171,14 @@ class Session:
         if self._gate is not None and not self._lost:
             self._gate.at_boundary(self.directive.epoch if self.directive else 0)
             self._slept_ns = self._gate.slept_ns
-        busy = self._lost or self._is_asked_to_wait or self._capped or self._gate is not None
-        self._quiet = not busy
+        busy = self._is_asked_to_wait or self._armed or self._capped or self._gate is not None
+        self._quiet = not (self._lost or busy)
 
     def _read_news(self) -> None:
         directive = self.block.news()
         if directive is not None:
             self.directive = directive
+            self._armed = directive.request not in _WAITS
             self._heed_share(directive.share_pct)
             self.block.write(directive_epoch=directive.epoch, problems=self._notes.total)
 
@@ -154,7 +188,7 @@ class Session:
         directive = self.directive
         if directive is None:
             return False
-        asked = directive.request in {Request.PAUSE, Request.PARK}
+        asked = directive.request in _WAITS and directive.request != Request.NONE
         return asked or directive.armed_for_minibatch > self.minibatches
 
     def _asks(self, request: Request) -> bool:
@@ -248,6 +282,20 @@ class Session:
         slept_ns = gate.slept_ns
         self._began_ns = min(now_ns, self._began_ns + slept_ns - self._slept_ns)
         self._slept_ns = slept_ns
+
+    def _carry_out(self) -> None:
+        directive = self.directive
+        if not self._armed or not directive or self.minibatches < directive.armed_for_minibatch:
+            return
+        self._armed = False
+        serve = self.requests.get(directive.request)
+        if serve is not None:
+            serve()
+        else:
+            self._notes.problem(
+                "not served", f"request {directive.request}: this training cannot do it"
+            )
+            self.block.write(problems=self._notes.total)
 
     def _without_lease(self) -> None:
         if not self._lost:

@@ -10,6 +10,7 @@ library of other sources is never loaded. Without it everything works, slower.
 from __future__ import annotations
 
 import ctypes
+import functools
 import hashlib
 from pathlib import Path
 
@@ -19,6 +20,8 @@ FLAGS = (
     *("-std=c11", "-D_GNU_SOURCE", "-O2", "-Wall", "-Wextra", "-Werror"),
     *("-shared", "-fPIC", "-fvisibility=default", "-Wl,-Bsymbolic"),
 )
+_KNOWN = b"123456789"
+_KNOWN_CRC32C = 0xE3069283  # the check value of the CRC catalogues
 
 
 class NativeError(RuntimeError):
@@ -38,12 +41,36 @@ def library_path() -> Path:
     return FOLDER / f"hooks-{digest.hexdigest()[:16]}.so"
 
 
+@functools.cache
 def load() -> ctypes.CDLL:
-    """The library; raises NativeError."""
+    """The library, after a look at what it computes; raises NativeError."""
     path = library_path()
     try:
-        return ctypes.CDLL(str(path))
+        library = ctypes.CDLL(str(path))
     except OSError as error:
         raise NativeError(
             f"{error}; `python -m slipstream.torch_hooks.native build` makes it"
         ) from error
+    for name in ("slip_crc32c", "slip_crc32c_slowly"):
+        function = getattr(library, name)
+        function.argtypes = (ctypes.c_uint32, ctypes.c_void_p, ctypes.c_size_t)
+        function.restype = ctypes.c_uint32
+    library.slip_copy.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
+    library.slip_copy.restype = None
+    _test(library, path)
+    return library
+
+
+def _test(library: ctypes.CDLL, path: Path) -> None:
+    text = bytes(range(256)) * 200  # long enough for several lanes and a rest
+    for start in (0, 3):
+        rest = ctypes.create_string_buffer(text[start:])
+        quick = library.slip_crc32c(1, rest, len(text) - start)
+        if quick != library.slip_crc32c_slowly(1, rest, len(text) - start):
+            raise NativeError(f"{path} computes wrong checksums on this processor")
+        target = ctypes.create_string_buffer(len(text))
+        library.slip_copy(ctypes.addressof(target) + start, text, len(text) - start)
+        if target.raw[start:] != text[: len(text) - start]:
+            raise NativeError(f"{path} does not copy what it is told on this processor")
+    if library.slip_crc32c(0, _KNOWN, len(_KNOWN)) != _KNOWN_CRC32C:
+        raise NativeError(f"{path} computes another checksum than CRC-32C")

@@ -60,6 +60,9 @@ def _compile(compiler: str, path: Path) -> None:
             raise native.NativeError(f"{compiler} could not build the hooks:\n{done.stderr}")
         draft.chmod(0o755)  # every user's processes load it
         draft.replace(path)
+        for other in native.FOLDER.glob("hooks-*.so"):
+            if other != path:
+                other.unlink()  # of other sources: nobody will load it again
     finally:
         draft.unlink(missing_ok=True)
 

@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a program has made is found without its doing anything, or it is said why not."""
+
+from __future__ import annotations
+
+import gc
+import inspect
+from typing import TYPE_CHECKING
+
+import pytest
+import torch
+from torch.optim import SGD, Adam, Optimizer
+from torch.optim.lr_scheduler import (
+    LRScheduler,
+    ReduceLROnPlateau,
+    SequentialLR,
+    StepLR,
+)
+
+from slipstream.torch_hooks import watching
+from slipstream.torch_hooks.checkpoint import found
+from slipstream.torch_hooks.checkpoint.errors import CheckpointError
+from slipstream.torch_hooks.watching import Watch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = pytest.mark.unit
+
+
+@pytest.fixture(autouse=True)
+def watch() -> Iterator[Watch]:
+    """As attached; what other tests have made is gone."""
+    gc.collect()
+    one = Watch()
+    yield one
+    one.remove()
+
+
+def test_optimizers_schedulers_and_scalers_of_a_model_are_found() -> None:
+    """Also a scheduler that does not call its parent's constructor."""
+    model = torch.nn.Linear(2, 2)
+    optimizer = Adam(model.parameters())
+    scheduler, plateau = StepLR(optimizer, 3), ReduceLROnPlateau(optimizer)
+    scaler = torch.amp.GradScaler("cpu")
+    assert found.complete({"model": model}) == {
+        "model": model,
+        "Adam": optimizer,
+        "StepLR of Adam": scheduler,
+        "ReduceLROnPlateau of Adam": plateau,
+        "GradScaler": scaler,
+    }
+
+
+def test_what_was_named_keeps_its_name() -> None:
+    """It is not found a second time."""
+    model = torch.nn.Linear(2, 2)
+    optimizer = Adam(model.parameters())
+    scheduler = StepLR(optimizer, 3)
+    parts = found.complete({"net": model, "opt": optimizer})
+    assert parts == {"net": model, "opt": optimizer, "StepLR of opt": scheduler}
+
+
+def test_another_models_optimizer_is_not_ours() -> None:
+    """A critic that is trained elsewhere."""
+    model, other = torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)
+    mine, others = SGD(model.parameters()), SGD(other.parameters())
+    assert found.complete({"model": model}) == {"model": model, "SGD": mine}
+    assert others.param_groups
+
+
+def test_two_of_a_kind_have_to_be_named() -> None:
+    """In another process nobody could tell which is which."""
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2))
+    first, second = (SGD(part.parameters()) for part in model)
+    with pytest.raises(CheckpointError, match=r"several of the kind SGD, .* give them names"):
+        found.complete({"model": model})
+    parts = found.complete({"model": model, "first": first, "second": second})
+    assert set(parts) == {"model", "first", "second"}
+
+
+def test_schedulers_inside_another_are_part_of_it() -> None:
+    """Its state has theirs."""
+    model = torch.nn.Linear(2, 2)
+    optimizer = SGD(model.parameters(), lr=0.1)
+    inner: list[LRScheduler] = [StepLR(optimizer, 2), StepLR(optimizer, 5)]
+    outer = SequentialLR(optimizer, inner, [3])
+    assert found.complete({"model": model}) == {
+        "model": model,
+        "SGD": optimizer,
+        "SequentialLR of SGD": outer,
+    }
+
+
+def test_a_scheduler_from_before_our_time_has_to_be_named(watch: Watch) -> None:
+    """It cannot be found, but the optimizer shows that there is one."""
+    watch.remove()
+    model = torch.nn.Linear(2, 2)
+    optimizer = SGD(model.parameters())
+    scheduler = StepLR(optimizer, 3)
+    with pytest.raises(CheckpointError, match="opt has a scheduler, which is not named"):
+        found.complete({"model": model, "opt": optimizer})
+    parts = found.complete({"model": model, "opt": optimizer, "when": scheduler})
+    assert set(parts) == {"model", "opt", "when"}
+
+
+def test_what_is_gone_is_gone() -> None:
+    """Nothing is kept alive for being watched."""
+    model = torch.nn.Linear(2, 2)
+    optimizer = SGD(model.parameters())
+    assert watching.alive(SGD) == [optimizer]
+    del optimizer
+    gc.collect()
+    assert watching.alive(SGD) == []
+
+
+def test_constructors_look_as_they_did(watch: Watch) -> None:
+    """To whoever inspects them, and exactly as before once we are gone."""
+    during = inspect.signature(Optimizer)
+    watch.remove()
+    assert inspect.signature(Optimizer) == during
+    assert Optimizer.__init__.__module__ == "torch.optim.optimizer"
+    assert not hasattr(Optimizer.__init__, "__wrapped__")
+
+
+def test_a_constructor_that_raises_leaves_nothing_behind() -> None:
+    """What it raises is the program's."""
+    with pytest.raises(ValueError, match="empty parameter list"):
+        SGD([])
+    assert watching.alive(SGD) == []
+
+
+def test_a_model_without_a_replica_is_not_replicated() -> None:
+    """Ranks that hold different parts of a pipeline must not be given the first one's."""
+    assert not found.is_replicated({"model": torch.nn.Linear(2, 2)})

@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What belongs to a training although nobody named it: optimizers, schedulers, scalers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from slipstream.torch_hooks.checkpoint.errors import CheckpointError
+from slipstream.torch_hooks.watching import alive
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+def complete(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The parts that were given, and those found that belong to them; replicas are unwrapped."""
+    replica = torch.nn.parallel.DistributedDataParallel
+    parts = {
+        name: part.module if isinstance(part, replica) else part for name, part in given.items()
+    }
+    modules = [part for part in parts.values() if isinstance(part, torch.nn.Module)]
+    parameters = {id(one) for module in modules for one in module.parameters()}
+    for optimizer in alive(torch.optim.Optimizer):
+        if parameters & {id(one) for group in optimizer.param_groups for one in group["params"]}:
+            _add(parts, optimizer, "")
+    optimizers = {
+        name: part for name, part in parts.items() if isinstance(part, torch.optim.Optimizer)
+    }
+    schedulers = alive(torch.optim.lr_scheduler.LRScheduler)
+    inner = {id(one) for outer in schedulers for one in getattr(outer, "_schedulers", ())}
+    for name, optimizer in optimizers.items():
+        for scheduler in schedulers:
+            if scheduler.optimizer is optimizer and id(scheduler) not in inner:
+                _add(parts, scheduler, f" of {name}")
+    for scaler in alive(torch.amp.GradScaler):
+        _add(parts, scaler, "")
+    _check(parts, optimizers)
+    return parts
+
+
+def is_replicated(parts: Mapping[str, Any]) -> bool:
+    """Whether every module is the same on all ranks, as DistributedDataParallel keeps it."""
+    modules = [part for part in parts.values() if isinstance(part, torch.nn.Module)]
+    replicas = alive(torch.nn.parallel.DistributedDataParallel)
+    replicated = {id(inner) for one in replicas for inner in one.modules()}
+    return bool(modules) and all(
+        id(one) in replicated or not list(one.parameters()) for one in modules
+    )
+
+
+def _add(parts: dict[str, Any], part: object, whose: str) -> None:
+    if any(part is known for known in parts.values()):
+        return
+    name = f"{type(part).__name__}{whose}"
+    if name in parts:
+        raise CheckpointError(
+            f"there are several of the kind {name}, which cannot be told apart in another process: "
+            "give them names in session(…)"
+        )
+    parts[name] = part
+
+
+def _check(parts: Mapping[str, Any], optimizers: Mapping[str, torch.optim.Optimizer]) -> None:
+    """A scheduler made before we were there cannot be found, but it left its mark."""
+    scheduled = {id(getattr(part, "optimizer", None)) for part in parts.values()}
+    for name, optimizer in optimizers.items():
+        marked = getattr(optimizer.step, "_wrapped_by_lr_sched", False)
+        if marked and id(optimizer) not in scheduled:
+            raise CheckpointError(f"{name} has a scheduler, which is not named in session(…)")

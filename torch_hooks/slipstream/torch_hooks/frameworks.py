@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Trainers of others, which write and read checkpoints themselves: they are asked to, unchanged.
+
+Hugging Face's Trainer and Lightning's are met when they begin to train: one callback that asks them
+to save at a boundary, and their own way to go on from what they saved. What is saved is theirs, and
+as exact as theirs is.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import os
+import sys
+from typing import TYPE_CHECKING, Any
+
+from slipstream.torch_hooks import attach
+from slipstream.torch_hooks.inject.sitecustomize import watch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from slipstream.torch_hooks.run import Run
+
+    Arguments = dict[str, Any]
+
+_LIGHTNING_FILE = "lightning.ckpt"
+
+
+def meet() -> None:
+    """Be there when one of them is imported."""
+    _when_imported("transformers.trainer", lambda trainer: _wrap(trainer, "train", _hugging_face))
+    for package in ("lightning.pytorch", "pytorch_lightning"):
+        _when_imported(
+            f"{package}.trainer.trainer", lambda trainer: _wrap(trainer, "fit", _lightning)
+        )
+
+
+def _when_imported(module: str, wrap: Callable[[type[Any]], None]) -> None:
+    def wrapped() -> None:
+        trainer = getattr(sys.modules.get(module), "Trainer", None)
+        if trainer is not None:
+            wrap(trainer)
+
+    def around(import_it: Callable[[], None]) -> None:
+        import_it()
+        wrapped()
+
+    if module in sys.modules:
+        wrapped()
+    else:
+        watch(module, around)
+
+
+def _wrap(trainer: type[Any], name: str, prepare: Callable[[Any, Arguments], Run | None]) -> None:
+    train = getattr(trainer, name)
+    signature = inspect.signature(train)
+
+    @functools.wraps(train)
+    def wrapped(self: Any, *arguments: Any, **named: Any) -> object:  # noqa: ANN401 (as it comes)
+        try:
+            bound = signature.bind(self, *arguments, **named)
+            run = prepare(self, bound.arguments)
+        except Exception as error:  # noqa: BLE001 (the promise of this room)
+            attach.complain("framework", f"{trainer.__module__}: {error!r}")
+            return train(self, *arguments, **named)
+        if run is None:
+            return train(self, *arguments, **named)
+        run.begin()
+        try:
+            return train(*bound.args, **bound.kwargs)
+        finally:
+            run.end()
+
+    setattr(trainer, name, wrapped)
+
+
+def _hugging_face(trainer: Any, arguments: Arguments) -> Run | None:  # noqa: ANN401 (not our dependency)
+    settings = trainer.args
+    if settings.save_only_model or settings.push_to_hub:
+        attach.complain("framework", "this Trainer's checkpoints are not complete or not private")
+        return None
+
+    def save(folder: str) -> None:
+        before, settings.output_dir = settings.output_dir, folder
+        try:
+            trainer._save_checkpoint(trainer.model, None)  # noqa: SLF001 (there is no public one)
+        finally:
+            settings.output_dir = before
+
+    def load(folder: str) -> None:
+        (name,) = (name for name in os.listdir(folder) if name.startswith("checkpoint-"))  # noqa: PTH208 (a name is wanted)
+        arguments["resume_from_checkpoint"] = f"{folder}/{name}"
+
+    run = _run(save, load)
+    callback = sys.modules["transformers.trainer_callback"].TrainerCallback
+    trainer.add_callback(_calling(callback, "on_step_end", run.boundary))
+    return run
+
+
+def _lightning(trainer: Any, arguments: Arguments) -> Run:  # noqa: ANN401 (not our dependency)
+    def load(folder: str) -> None:
+        arguments["ckpt_path"] = f"{folder}/{_LIGHTNING_FILE}"
+
+    run = _run(lambda folder: trainer.save_checkpoint(f"{folder}/{_LIGHTNING_FILE}"), load)
+    package = type(trainer).__module__.partition(".trainer")[0]
+    callback = sys.modules[f"{package}.callbacks"].Callback
+    trainer.callbacks.append(_calling(callback, "on_train_batch_end", run.boundary)())
+    return run
+
+
+def _run(save: Callable[[str], None], load: Callable[[str], None]) -> Run:
+    from slipstream.torch_hooks import run  # noqa: PLC0415 (only where there is a trainer)
+
+    return run.of_own_checkpoints(save, load)
+
+
+def _calling(base: type[Any], event: str, function: Callable[[], None]) -> type[Any]:
+    """A callback of theirs that calls ours."""
+    return type("SlipstreamCallback", (base,), {event: lambda *_, **__: function()})

@@ -1,0 +1,300 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The two lines that make any loop one that can be stopped and go on elsewhere, to the bit.
+
+    with session(model=model, optimizer=optimizer, scheduler=scheduler) as run:
+        for epoch, batches in run.epochs(loader, 10):
+            for inputs, targets in batches:
+                ...
+
+Without Slipstream around it this is a plain loop. Nothing in here raises into the program: what
+cannot be saved or restored is noted, and training goes on or starts from the beginning.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from slipstream.torch_hooks import attach
+from slipstream.torch_hooks.attach import CHECKPOINT_VARIABLE, RESTORE_VARIABLE
+from slipstream.torch_hooks.checkpoint import found, generations, own, parts, ranks, restoring
+from slipstream.torch_hooks.checkpoint.encoding import Encoder
+from slipstream.torch_hooks.checkpoint.generations import Generation
+from slipstream.torch_hooks.checkpoint.loops import Loops
+from slipstream.torch_hooks.checkpoint.writer import Snapshot, Writer
+from slipstream.wire.control_block import Capability, Phase, Request
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+    from contextlib import AbstractContextManager
+
+
+_TASK = "task-"
+
+
+@contextmanager
+def session(
+    *,
+    save: Callable[[str], object] | None = None,
+    load: Callable[[str], object] | None = None,
+    **named: Any,  # noqa: ANN401 (whatever has a state)
+) -> Iterator[Run]:
+    """A training that can be saved between any two batches, and that goes on from where it was.
+
+    Args:
+        save: for programs with checkpoints of their own: writes one into the folder it is given.
+        load: the same, reads one from the folder it is given.
+        named: what the training consists of: modules, and whatever has a state_dict and a
+            load_state_dict. Optimizers, schedulers and scalers of these modules are found.
+    """
+    attach.attach()
+    run = Run(_Own(save, load) if save and load else _State(named))
+    run.begin()
+    try:
+        yield run
+    finally:
+        run.end()
+
+
+def of_own_checkpoints(save: Callable[[str], object], load: Callable[[str], object]) -> Run:
+    """For parts of the hooks: the run of a trainer that writes and reads its own checkpoints."""
+    return Run(_Own(save, load))
+
+
+class Run:
+    """A training that can be stopped between any two batches."""
+
+    def __init__(self, state: _State | _Own) -> None:
+        self.restored = False
+        """Whether this process goes on from a checkpoint."""
+        self._state = state
+        self._loops = Loops(self._at_rest)
+        self._restart = 0
+        self._root: Path | None = None
+        self._wanted = False
+        self._prepared = False
+        self._told = False
+
+    @property
+    def minibatches(self) -> int:
+        """How many were begun, in this process and in those before it."""
+        return self._loops.minibatches
+
+    def epochs(
+        self, loader: Iterable[Any], count: int | None = None
+    ) -> Iterator[tuple[int, Iterable[Any]]]:
+        """Epochs by number, each with its batches; without a count they never end."""
+        return self._loops.epochs(loader, count)
+
+    def boundary(self) -> None:
+        """A mini-batch is done, all of it: for loops that do not go through `epochs`."""
+        self._loops.minibatches += 1
+        self._at_rest()
+
+    def save(self) -> bool:
+        """Save now; what could not be done is noted. Only where `boundary` could stand."""
+        with _harmless("checkpoint"):
+            if self._root is None:
+                raise ValueError(f"there is no folder for it: {CHECKPOINT_VARIABLE} is not set")
+            with _during(Phase.SAVING):
+                generation = Generation(self._restart, self.minibatches)
+                self._state.save(self._root, generation, self._loops)
+            return True
+        return False
+
+    def finish(self) -> None:
+        """Wait until what was saved is also verified and in its place."""
+        with _harmless("checkpoint"):
+            self._state.finish()
+
+    def begin(self) -> None:
+        """Restore, if that is asked for; then be there to be asked to save."""
+        source = _folder(RESTORE_VARIABLE)
+        if source:
+            with _harmless("restore"), _during(Phase.RESTORING):
+                generation = self._state.restore(source, self._loops)
+                if generation:
+                    self.restored = True
+                    self._restart = generation.restart + 1
+                    attach.tell(f"goes on from {source}, generation {generation}")
+        with _harmless("checkpoint"):
+            self._root = _folder(CHECKPOINT_VARIABLE)
+            if self._root:
+                if self._root.name.startswith(_TASK):
+                    self._root.parent.mkdir(mode=0o700, exist_ok=True)
+                there = [one.restart for one in generations.generations(self._root)]
+                self._restart = max(self._restart, max(there, default=-1) + 1)
+                attach.serve(Request.CHECKPOINT, self._want)
+
+    def end(self) -> None:
+        """The loop is over: what was begun is finished, and nothing more can be asked."""
+        attach.serve_no_longer(Request.CHECKPOINT)
+        self.finish()
+        with _harmless("checkpoint"):
+            hooks = attach.current()
+            if hooks is not None and self._told:
+                hooks.can(Capability.RESTORABLE, yes=False)
+
+    def _want(self) -> None:
+        """At the optimizer's boundary the loop's body goes on: it is done at the next rest."""
+        self._wanted = True
+
+    def _at_rest(self) -> None:
+        """Between two mini-batches, where the loop's body has ended."""
+        if self._root is None:
+            return
+        if self._wanted:
+            self._wanted = False
+            self.save()
+        elif not self._prepared:
+            self._prepare(self._root)
+        if self._state.ready is not self._told:
+            self._tell()
+
+    def _prepare(self, root: Path) -> None:
+        """Have memory ready, once there is a page to be asked by and the optimizer has a state."""
+        hooks = attach.current()
+        if hooks is not None and hooks.minibatches:
+            self._prepared = True
+            with _harmless("checkpoint"):
+                self._state.prepare(root, self._restart, self._loops)
+
+    def _tell(self) -> None:
+        hooks = attach.current()
+        if hooks is not None:
+            self._told = self._state.ready
+            hooks.can(Capability.RESTORABLE, yes=self._told)
+
+
+class _State:
+    """State that we save and restore ourselves."""
+
+    def __init__(self, named: dict[str, Any]) -> None:
+        self._named = named
+        self._found: dict[str, Any] | None = None
+        self._restored: tuple[Path, Generation] | None = None
+        self._writer: Writer | None = None
+        self._layout = ""
+
+    @property
+    def ready(self) -> bool:
+        return self._writer is not None and self._writer.ready
+
+    def restore(self, source: Path, loops: Loops) -> Generation | None:
+        restored = restoring.restore(source, self._parts(), _complain_of_restore)
+        if restored is None:
+            return None
+        self._restored = source, restored.generation
+        loops.restore(restored.position, restored.random_states)
+        return restored.generation
+
+    def prepare(self, root: Path, restart: int, loops: Loops) -> None:
+        _, size = self._snapshot(loops).offsets()
+        self._writer_to(root, restart).prepare(size)
+
+    def save(self, root: Path, generation: Generation, loops: Loops) -> None:
+        self._writer_to(root, generation.restart).save(generation, self._snapshot(loops))
+
+    def finish(self) -> None:
+        if self._writer is not None:
+            self._writer.finish()
+
+    def _parts(self) -> dict[str, Any]:
+        if self._found is None:
+            for name, part in self._named.items():
+                parts.check(name, part)
+            self._found = found.complete(self._named)
+        return self._found
+
+    def _writer_to(self, root: Path, restart: int) -> Writer:
+        if self._writer is None:
+            here = self._restored and self._restored[0].resolve() == root.resolve()
+            self._writer = Writer(
+                root,
+                ranks.shard(),
+                _complain_of_checkpoint,
+                restart=restart,
+                restored=self._restored[1] if self._restored and here else None,
+            )
+        return self._writer
+
+    def _snapshot(self, loops: Loops) -> Snapshot:
+        encoder = Encoder()
+        held = self._parts()
+        if not self._layout:
+            one_for_all = ranks.shard().world_size == 1 and not parts.is_sharded(held)
+            replicated = one_for_all or found.is_replicated(held)
+            self._layout = restoring.REPLICATED if replicated else restoring.SHARDED
+        state = {"random": encoder.encode(loops.random_states(), "random")}
+        if self._layout == restoring.SHARDED or ranks.shard().rank == 0:
+            state["parts"] = parts.encode(held, encoder)
+            state["position"] = encoder.encode(loops.position(), "position")
+        hooks = attach.current()
+        boundaries = hooks.minibatches if hooks else 0
+        return Snapshot(self._layout, state, encoder.storages, boundaries)
+
+
+class _Own:
+    """A program that writes and reads its own checkpoints."""
+
+    def __init__(self, save: Callable[[str], object], load: Callable[[str], object]) -> None:
+        self._save = save
+        self._load = load
+        self.ready = False
+
+    def restore(self, source: Path, loops: Loops) -> Generation | None:
+        for generation, folder in own.newest(source, _complain_of_restore):
+            try:
+                self._load(str(folder))
+            except Exception as error:  # noqa: BLE001 (the program's function may raise anything)
+                _complain_of_restore(f"generation {generation} is passed over: {error!r}")
+                continue
+            loops.minibatches = generation.minibatches
+            return generation
+        _complain_of_restore(f"nothing to go on from in {source}")
+        return None
+
+    def prepare(self, root: Path, _restart: int, _loops: Loops) -> None:
+        root.mkdir(mode=0o700, exist_ok=True)
+        self.ready = True
+
+    def save(self, root: Path, generation: Generation, _loops: Loops) -> None:
+        self._save(str(own.begin(root, generation)))
+        own.commit(root, generation, ranks.shard())
+
+    def finish(self) -> None:
+        """Nothing is left to do."""
+
+
+@contextmanager
+def _harmless(kind: str) -> Iterator[None]:
+    """Whatever goes wrong in here is ours to note, not the user's to catch."""
+    try:
+        yield
+    except Exception as error:  # noqa: BLE001 (the promise of this room)
+        attach.complain(kind, f"{error}" or repr(error))
+
+
+def _folder(variable: str) -> Path | None:
+    """A folder of the environment; tasks of one job that train apart have one each below it."""
+    folder = os.environ.get(variable, "")
+    task = os.environ.get("SLURM_PROCID", "0")
+    if not folder or attach.switched_off():
+        return None
+    together = ranks.shard().world_size > 1
+    return Path(folder) if together or task == "0" else Path(folder) / f"{_TASK}{task}"
+
+
+def _during(phase: Phase) -> AbstractContextManager[None]:
+    hooks = attach.current()
+    return hooks.during(phase) if hooks is not None else nullcontext()
+
+
+def _complain_of_restore(sentence: str) -> None:
+    attach.complain("restore", sentence)
+
+
+def _complain_of_checkpoint(sentence: str) -> None:
+    attach.complain("checkpoint", sentence)

@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which optimizers, schedulers, scalers and replicas a program has made, without any doing of it.
+
+Their constructors take a note; the objects themselves are not kept alive by it.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import weakref
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_WATCHED = (
+    ("torch.optim.optimizer", "Optimizer"),
+    ("torch.optim.lr_scheduler", "LRScheduler"),
+    # These three do not call their parent's constructor.
+    ("torch.optim.lr_scheduler", "ReduceLROnPlateau"),
+    ("torch.optim.lr_scheduler", "SequentialLR"),
+    ("torch.optim.lr_scheduler", "ChainedScheduler"),
+    ("torch.amp.grad_scaler", "GradScaler"),
+    ("torch.nn.parallel.distributed", "DistributedDataParallel"),
+)
+_made: list[weakref.ref[Any]] = []
+
+
+class Watch:
+    """The constructors' own functions, for as long as ours stand in their place."""
+
+    def __init__(self) -> None:
+        self._before: list[tuple[type[Any], Callable[..., None]]] = []
+        for module, name in _WATCHED:
+            kind = getattr(sys.modules.get(module), name, None)
+            if kind is not None:  # an old torch, or half a one
+                self._before.append((kind, kind.__init__))
+                kind.__init__ = _noting(kind.__init__)
+
+    def remove(self) -> None:
+        """Put them back."""
+        for kind, constructor in self._before:
+            kind.__init__ = constructor
+
+
+def alive(kind: type[Any]) -> list[Any]:
+    """All objects of a kind that are in use, in the order in which they were made."""
+    found: list[Any] = []
+    for reference in _made:
+        one = reference()
+        if isinstance(one, kind) and all(one is not other for other in found):
+            found.append(one)
+    return found
+
+
+def _noting(constructor: Callable[..., None]) -> Callable[..., None]:
+    @functools.wraps(constructor)
+    def noting(self: Any, *arguments: Any, **named: Any) -> None:  # noqa: ANN401 (as it comes)
+        constructor(self, *arguments, **named)
+        _made[:] = [reference for reference in _made if reference() is not None]
+        _made.append(weakref.ref(self))
+
+    return noting
