@@ -197,7 +197,7 @@ class Events:
                 self.heard += [json.loads(line) for line in lines]
 
 
-def eventually(holds: Any, within_s: float = 30.0) -> bool:  # noqa: ANN401 (anything with a truth)
+def eventually(holds: Any, within_s: float = 90.0) -> bool:  # noqa: ANN401 (anything with a truth)
     """Wait for something to become true."""
     deadline = time.monotonic() + within_s
     while time.monotonic() < deadline:

@@ -89,11 +89,12 @@ def test_the_coordinator_never_reads_half_a_boundary(tmp_path: Path) -> None:
     page = page_in(tmp_path)
     writer = started(WRITER, page.path)
     try:
-        read = []
-        until = time.monotonic() + 1
-        while time.monotonic() < until:
-            page.refresh()
-            read.append(page.progress)
+        read = [page.progress]
+        until = time.monotonic() + 20
+        while len({one.minibatches for one in read}) < 100 and time.monotonic() < until:
+            for _ in range(1000):
+                page.refresh()
+                read.append(page.progress)
     finally:
         killed(writer)
     seen = {one.minibatches for one in read}

@@ -146,7 +146,7 @@ def test_a_training_killed_anywhere(tmp_path: Path) -> None:
     """From its launch to its end, with a directive and a save between: it reads as one."""
     seen: set[Phase] = set()
     page = blocks.create(tmp_path, identity(), lease_until_ns=FOREVER_NS)
-    page.direct(Directive(epoch=3, share_pct=50))
+    page.direct(Directive(epoch=3, armed_for_minibatch=1))
 
     def train(fuse: Fuse) -> None:
         block = burning_words(fuse, str(page.path))
