@@ -231,7 +231,7 @@ def test_an_expired_requirement_lets_the_job_start_anywhere(bench: Bench) -> Non
     expires_s = time.monotonic() + 9
     job = bench.submit(token)
     started_on = bench.starts(job, within_s=9 + PROMPTLY_S)
-    assert time.monotonic() > expires_s - 3  # Slurm, the board and soft hold count whole seconds
+    assert time.monotonic() > expires_s - 5  # Slurm, the board and soft hold count whole seconds
     assert started_on in {("n1",), ("n2",)}
 
 
@@ -258,7 +258,7 @@ def test_a_job_advised_nowhere_starts_by_its_expiry(bench: Bench) -> None:
     bench.way.work()
     bench.way.die()
     assert bench.starts(job, within_s=9 + PROMPTLY_S) == ("n2",)
-    assert time.monotonic() > expires_s - 3  # Slurm, the board and soft hold count whole seconds
+    assert time.monotonic() > expires_s - 5  # Slurm, the board and soft hold count whole seconds
 
 
 def test_a_preferred_node_is_taken_if_it_is_free(bench: Bench) -> None:

@@ -169,12 +169,14 @@ MOVING_ENV = re.compile(
 )
 
 
-def test_a_job_without_flags_is_as_on_stock_slurm(tmp_path: Path) -> None:
+def test_a_job_without_flags_is_as_on_stock_slurm(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
     """Field by field and variable by variable, on two clusters of which one is plain Slurm."""
     shape = Shape(nodes=2, gpus_per_node=2, racks=1)
     found: dict[bool, list[tuple[list[str], dict[str, str]]]] = {}
     for stock in (True, False):
-        home = tmp_path / str(stock)
+        home = tmp_path_factory.mktemp("s")  # short, for the paths of sockets
         with Sandbox.started(shape, name="same", home=home, stock=stock) as sandbox:
             outputs = [home / f"{number}.out" for number in range(len(UNFLAGGED))]
             for output, words in zip(outputs, UNFLAGGED, strict=True):

@@ -156,7 +156,12 @@ def test_ranks_of_torchrun_wait_at_their_first_use_of_a_device(
             *(sys.executable, "-m", "torch.distributed.run", "--standalone"),
             *("--nproc-per-node=2", str(script)),
         ],
-        env={**os.environ, **answer, "OMP_NUM_THREADS": "1", "SLIPSTREAM_HOOKS_LOG": "1"},
+        env={
+            **{name: os.environ[name] for name in ("HOME", "PATH") if name in os.environ},
+            **answer,
+            "OMP_NUM_THREADS": "1",
+            "SLIPSTREAM_HOOKS_LOG": "1",
+        },
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -34,7 +34,8 @@ class Layout:
                 f"{self.name!r} cannot be a sandbox's name: small letters, digits and '-', "
                 "beginning with a letter, at most 31"
             )
-        longest = len(os.fsencode(self.munge_socket))
+        # Slurm's own are longer: each step has one, under the number of its job.
+        longest = len(os.fsencode(self.spool / "n9" / "n9_99.4294967291"))
         if longest > _SOCKET_PATH_LIMIT:
             raise SandboxError(
                 f"the folder {self.home} is too long a path for Unix sockets "

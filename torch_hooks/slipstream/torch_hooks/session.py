@@ -116,14 +116,15 @@ class Session:
     @contextmanager
     def during(self, phase: Phase) -> Iterator[None]:
         """Something that is not training, and not part of the mini-batch time."""
-        began_ns = monotonic_ns()
+        minibatch_began_ns, began_ns = self._began_ns, monotonic_ns()
         self.block.write(phase=phase)
         try:
             yield
         finally:
             after = Phase.TRAINING if self.minibatches else Phase.LOADING
             self.block.write(phase=after, problems=self._notes.total)
-            self._began_ns += monotonic_ns() - began_ns
+            # Whatever `saved` has left out meanwhile is part of this.
+            self._began_ns = minibatch_began_ns + monotonic_ns() - began_ns
 
     def end(self) -> None:
         """The last thing this process says."""
