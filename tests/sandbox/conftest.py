@@ -12,6 +12,7 @@ from slipstream.sandbox import Sandbox, Shape
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
 
 @pytest.fixture(scope="session")
@@ -21,6 +22,12 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
     shape = Shape(nodes=2, gpus_per_node=2, racks=2, gpu_memory_mib=1024)
     with Sandbox.started(shape, name="shared", home=home) as sandbox:
         yield sandbox
+
+
+@pytest.fixture
+def tmp_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """In place of pytest's own, which has the test's name in it: sockets need short paths."""
+    return tmp_path_factory.mktemp("t")
 
 
 @pytest.fixture(scope="session")
