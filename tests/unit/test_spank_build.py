@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -62,6 +63,14 @@ def test_the_plugin_is_built_once_per_source_text(tmp_path: Path) -> None:
     assert plugins.spank_library(tmp_path) == library
     assert library.stat().st_mtime_ns == made
     assert [path.name for path in tmp_path.iterdir()] == [library.parent.name]
+
+
+def test_two_sandboxes_that_start_together_share_it(tmp_path: Path) -> None:
+    """Both get the same whole plugin, and no draft is left."""
+    with ThreadPoolExecutor(2) as pool:
+        first, second = pool.map(plugins.spank_library, [tmp_path, tmp_path])
+    assert first == second
+    assert [path.name for path in tmp_path.iterdir()] == [first.parent.name]
 
 
 def test_missing_headers_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

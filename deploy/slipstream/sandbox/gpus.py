@@ -7,17 +7,14 @@ What NVML says of them comes from the C library in `native/`, built here when it
 from __future__ import annotations
 
 import ctypes
-import hashlib
 import mmap
 import os
-import shutil
-import subprocess
-import tempfile
 import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from slipstream.sandbox.errors import SandboxError
+from slipstream.sandbox.native_build import Library, built
 from slipstream.wire import gpu_locks, gpu_state
 
 if TYPE_CHECKING:
@@ -103,16 +100,16 @@ def inject_xid(path: Path, gpu: int, xid: int) -> None:
 
 def nvml_library(cache_folder: Path) -> Path:
     """The folder with libnvidia-ml.so.1, for LD_LIBRARY_PATH; compiled once per source text."""
-    sources = [_NATIVE / name for name in _SOURCES]
-    texts = [*sources, *(_NATIVE / name for name in _HEADERS), _WIRE / "gpu_state.h"]
-    digest = hashlib.sha256("\0".join(_FLAGS).encode())
-    for text in texts:
-        digest.update(text.read_bytes())
-    folder = cache_folder / f"nvml-{digest.hexdigest()[:16]}"
-    if not (folder / _LIBRARY).exists():
-        cache_folder.mkdir(parents=True, exist_ok=True)
-        _build(sources, folder)
-    return folder
+    library = Library(
+        kind="nvml",
+        title="the simulated NVML library",
+        file_name=_LIBRARY,
+        flags=_FLAGS,
+        sources=tuple(_NATIVE / name for name in _SOURCES),
+        headers=(*(_NATIVE / name for name in _HEADERS), _WIRE / "gpu_state.h"),
+        include_folders=(_WIRE,),
+    )
+    return built(library, cache_folder).parent
 
 
 def _allocate(path: Path, size: int) -> mmap.mmap:
@@ -169,30 +166,3 @@ def _report(gpu: gpu_state.Gpu, xid: int) -> None:
     number = gpu.xid_count + 1
     gpu.xids[number % gpu_state.XIDS] = xid
     gpu.xid_count = number  # only now may a reader look
-
-
-def _build(sources: list[Path], folder: Path) -> None:
-    compiler = shutil.which("cc")
-    if compiler is None:
-        raise SandboxError(
-            "the simulated NVML library needs a C compiler and there is no `cc` on PATH: "
-            "install one (Debian: apt-get install gcc libc6-dev)"
-        )
-    draft = Path(tempfile.mkdtemp(prefix=".nvml-", dir=folder.parent))
-    try:
-        argv = [compiler, *_FLAGS, f"-I{_WIRE}", "-o", str(draft / _LIBRARY), *map(str, sources)]
-        done = subprocess.run(argv, capture_output=True, text=True, check=False)
-        if done.returncode:
-            raise SandboxError(f"{compiler} could not build the NVML library:\n{done.stderr}")
-        draft.chmod(0o755)
-        _rename_unless_there(draft, folder)
-    finally:
-        shutil.rmtree(draft, ignore_errors=True)
-
-
-def _rename_unless_there(draft: Path, folder: Path) -> None:
-    try:
-        draft.rename(folder)
-    except OSError:
-        if not (folder / _LIBRARY).exists():  # else somebody was first, with the same text
-            raise

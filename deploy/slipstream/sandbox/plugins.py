@@ -6,15 +6,12 @@ Rendering is pure. Nothing here is used for a sandbox that is `--stock`.
 
 from __future__ import annotations
 
-import hashlib
-import shutil
-import subprocess
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import slipstream.slurm_plugin
 from slipstream.sandbox.errors import SandboxError
+from slipstream.sandbox.native_build import Library, built
 
 if TYPE_CHECKING:
     from slipstream.sandbox.layout import Layout
@@ -53,15 +50,15 @@ def spank_library(cache_folder: Path) -> Path:
             f"the SPANK plugin needs {_SLURM_HEADER}: 'make setup' installs it on Debian and "
             "Ubuntu (package libslurm-dev); --stock needs no plugin"
         )
-    sources = sorted(spank_sources().glob("*.c"))
-    digest = hashlib.sha256("\0".join(_FLAGS).encode())
-    for text in (*sources, *sorted(spank_sources().glob("*.h")), _SLURM_HEADER):
-        digest.update(text.read_bytes())
-    folder = cache_folder / f"spank-{digest.hexdigest()[:16]}"
-    if not (folder / _SPANK).exists():
-        cache_folder.mkdir(parents=True, exist_ok=True)
-        _build(sources, folder)
-    return folder / _SPANK
+    library = Library(
+        kind="spank",
+        title="the SPANK plugin",
+        file_name=_SPANK,
+        flags=_FLAGS,
+        sources=tuple(sorted(spank_sources().glob("*.c"))),
+        headers=(*sorted(spank_sources().glob("*.h")), _SLURM_HEADER),
+    )
+    return built(library, cache_folder)
 
 
 def slurm_settings(layout: Layout) -> dict[str, str]:
@@ -140,22 +137,3 @@ def _use(module: str, modules: Path) -> str:
     return f"""-- SPDX-License-Identifier: Apache-2.0
 package.path = "{modules}/?.lua;" .. package.path
 local {module} = require "{module}\""""
-
-
-def _build(sources: list[Path], folder: Path) -> None:
-    compiler = shutil.which("cc")
-    if compiler is None:
-        raise SandboxError(
-            "the SPANK plugin needs a C compiler and there is no `cc` on PATH: "
-            "install one (Debian: apt-get install gcc libc6-dev)"
-        )
-    draft = Path(tempfile.mkdtemp(prefix=".spank-", dir=folder.parent))
-    try:
-        argv = [compiler, *_FLAGS, "-o", str(draft / _SPANK), *map(str, sources)]
-        done = subprocess.run(argv, capture_output=True, text=True, check=False)
-        if done.returncode:
-            raise SandboxError(f"{compiler} could not build the SPANK plugin:\n{done.stderr}")
-        draft.chmod(0o755)  # clients of every user load it
-        draft.rename(folder)
-    finally:
-        shutil.rmtree(draft, ignore_errors=True)
