@@ -121,7 +121,8 @@ class Machine:
             Reason.NOT_SEEN_YET, event.at_s, f"submitted as {request.job_class} {request.role}"
         )
         state.put(record)
-        turn = self._planner(self._left, event.at_s).plan([record])
+        # Nothing was said of it yet that Slurm could have ignored: none is stuck.
+        turn = self._planner(self._left, event.at_s, frozenset()).plan([record])
         (verdict,), self._left = turn.verdicts, turn.left
         message = answers.to_user(request, verdict.found, advising=state.advising)
         admit = Admit(request.token, request.job_class, request.role, message)
@@ -243,7 +244,12 @@ class Machine:
         ]
         held = holders(state.jobs.values())
         self._shut = shut_gpus(state.nodes, held, state.requests, self._uses(at_s))
-        found = self._planner(state.nodes, at_s).plan(waiting)
+        stuck = frozenset(
+            key
+            for key, advice in state.advice.items()
+            if advice.reason is Reason.ADVISED and self._is_half_over(advice, at_s)
+        )
+        found = self._planner(state.nodes, at_s, stuck).plan(waiting)
         self._left = found.left
         commands: list[Command] = []
         for verdict in found.verdicts:
@@ -297,13 +303,10 @@ class Machine:
         advice = self.state.advice.pop(key, None)
         return [Withdraw(advice.token, advice.task)] if advice else []
 
-    def _planner(self, nodes: Mapping[str, NodeSight], at_s: float) -> Planner:
+    def _planner(
+        self, nodes: Mapping[str, NodeSight], at_s: float, stuck: frozenset[str]
+    ) -> Planner:
         state = self.state
-        stuck = frozenset(
-            key
-            for key, advice in state.advice.items()
-            if advice.reason is Reason.ADVISED and self._is_half_over(advice, at_s)
-        )
         field = Field(nodes, self._uses(at_s), state.topology, self._shut)
         return Planner(state.requests, state.advice, stuck, field)
 

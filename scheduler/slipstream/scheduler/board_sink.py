@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+import math
 import time
 from typing import TYPE_CHECKING, Final
 
 from slipstream.scheduler.sink import SinkError
 from slipstream.slurm_plugin import advice as board_advice
 from slipstream.slurm_plugin.advice_board import AdviceBoard
+from slipstream.slurm_plugin.board_layout import LOOK_EVERY_S
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -17,6 +19,8 @@ if TYPE_CHECKING:
     from slipstream.core.advice import Advice
 
 FILE_NAME: Final = "advice.board"
+_EXPIRE_EVERY_S: Final = 1.0
+"""Readers do not wait for it: it only makes room."""
 
 
 class BoardSink:
@@ -28,12 +32,19 @@ class BoardSink:
             self._board = AdviceBoard(path)
         except (OSError, ValueError) as error:
             raise SinkError(f"{path}: {error}") from error
+        self._expires_at_s = self._looks_at_s = -math.inf
 
     def advise(self, advice: Advice) -> None:
         """Say it, in place of what was said of this job before."""
+        now_s = time.monotonic()
         try:
-            self._board.expire()
-            self._board.put(for_slurm(advice))
+            if now_s >= self._expires_at_s:
+                self._board.expire()
+                self._expires_at_s = now_s + _EXPIRE_EVERY_S
+            look = now_s >= self._looks_at_s
+            self._board.put(for_slurm(advice), look=look)
+            if look:
+                self._looks_at_s = now_s + LOOK_EVERY_S
         except (OSError, ValueError) as error:
             raise SinkError(str(error)) from error
 

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import fcntl
 import logging
+import math
 import signal
 import socket
 import sqlite3
@@ -56,6 +57,9 @@ _ROOT_ONLY: Final = 0o600
 _EVERYBODY: Final = 0o666
 _TURN_OF_A_THREAD_S: Final = 0.0005
 """Python's 5 ms, several times in one answer, are most of what job_submit waits for us."""
+
+_LOOK_EVERY_S: Final = 0.2
+"""How old the answer may be to whether slurmctld follows the board: it takes longer to start."""
 
 
 class StartError(Exception):
@@ -111,6 +115,7 @@ class Daemon:
         self._poller = Poller(slurm, settings.pace())
         board = settings.run_dir / FILE_NAME
         sign = WrapperSign(board, peers.uid_named(settings.slurm_user))
+        self._held_at = (-math.inf, False)
         self._choice = Choice(settings.carrier, sign.is_given)
         self._hold = HoldSink(slurm, self._poller, settings.lease_s, self._holds)
         sinks: list[AdviceSink] = [self._hold]
@@ -188,8 +193,13 @@ class Daemon:
                 self._poller.nudge()
 
     def _holds(self) -> bool:
-        """Whether jobs are kept to their advice by soft hold."""
-        return self._choice.in_use() is Carrier.HOLD
+        """Whether jobs are kept to their advice by soft hold; looked at once for a burst."""
+        now_s = time.monotonic()
+        looked_at_s, holds = self._held_at
+        if now_s - looked_at_s >= _LOOK_EVERY_S:
+            holds = self._choice.in_use() is Carrier.HOLD
+            self._held_at = (now_s, holds)
+        return holds
 
     def _reported(self, report: NodeReported) -> None:
         """A coordinator told us. If jobs came, went or changed, Slurm will show the same soon."""

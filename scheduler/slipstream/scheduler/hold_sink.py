@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from slipstream.core.advice import Advice
-    from slipstream.slurm_plugin import Poller, Slurm
+    from slipstream.slurm_plugin import Poller, Slurm, Snapshot
     from slipstream.slurm_plugin.advice import Advice as SlurmAdvice
 
 _LOG = logging.getLogger(__name__)
@@ -52,6 +52,8 @@ class HoldSink:
         self._poller = poller
         self._in_use = in_use
         self._said: dict[str, SlurmAdvice] = {}
+        self._acting = True
+        self._let_go: Snapshot | None = None
         self._acted_at_s = 0.0
         self._wake = threading.Condition()
         self._news = False
@@ -72,33 +74,44 @@ class HoldSink:
 
     def advise(self, advice: Advice) -> None:
         """Say it, in place of what was said of this job before."""
-        kept = {key: one for key, one in self._said.items() if key != advice.key}
-        self._say({**kept, **_required([advice])})
+        required = _required([advice])
+        with self._wake:
+            self._said.pop(advice.key, None)
+            self._said.update(required)
+            self._tell()
 
     def withdraw(self, token: str, task: int | None) -> None:
         """Say nothing of this job any more."""
-        gone = advice_key(token, task)
-        self._say({key: one for key, one in self._said.items() if key != gone})
+        with self._wake:
+            self._said.pop(advice_key(token, task), None)
+            self._tell()
 
     def replace(self, advice: Sequence[Advice]) -> None:
         """Exactly this."""
-        self._say(_required(advice))
+        required = _required(advice)
+        with self._wake:
+            self._said = required
+            self._tell()
 
     def tick(self) -> None:
         """Do what is due now; raises what Slurm refuses."""
         snapshot = self._poller.snapshot()
         if snapshot.error or snapshot.at_s is None or snapshot.at_s <= self._acted_at_s:
             return
-        said = self._said.values() if self._in_use() else ()
+        self._acting = self._in_use()
+        if not self._acting and snapshot is self._let_go:
+            return
+        with self._wake:
+            said = tuple(self._said.values()) if self._acting else ()
         moment = Moment(time.time(), boot_s())
         if self._hold.tick(said, snapshot.jobs, snapshot.nodes, moment):
             self._acted_at_s = time.time()
             self._poller.nudge()
+        self._let_go = None if self._acting else snapshot
 
-    def _say(self, said: dict[str, SlurmAdvice]) -> None:
-        """Another dictionary each time: the working thread may be reading the last one."""
-        with self._wake:
-            self._said = said
+    def _tell(self) -> None:
+        """Wake the working thread, if it has anything to do with what is said."""
+        if self._acting:
             self._news = True
             self._wake.notify()
 

@@ -44,6 +44,7 @@ class SubmitSocket:
         self._engine = engine
         self._trusted = trusted
         self._holds = holds
+        self._askers: set[_Asker] = set()
 
     def serve(self, listener: socket.socket) -> Callable[[], None]:
         """Serve from the running loop; returns what ends that."""
@@ -53,6 +54,8 @@ class SubmitSocket:
         def close() -> None:
             loop.remove_reader(listener)
             listener.close()
+            for asker in tuple(self._askers):
+                asker.close()
 
         return close
 
@@ -71,54 +74,81 @@ class SubmitSocket:
             peer.close()
             return
         peer.setblocking(False)
-        asker = _Asker(peer, self._engine, self._holds)
-        if not asker.hear():  # Lua has connected, and not yet written
-            asker.wait()
+        asker = _Asker(peer, self._engine, self._holds, self._askers.discard)
+        self._askers.add(asker)
+        asker.hear()  # Lua has connected, and perhaps written
 
 
 class _Asker:
-    """One connection: one line, one answer."""
+    """One connection: a line, an answer, and the next when there is one."""
 
-    def __init__(self, peer: socket.socket, engine: Engine, holds: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        peer: socket.socket,
+        engine: Engine,
+        holds: Callable[[], bool],
+        gone: Callable[[_Asker], None],
+    ) -> None:
         self._peer = peer
         self._engine = engine
         self._holds = holds
+        self._gone = gone
         self._heard = b""
+        self._answered = False
+        self._loop = asyncio.get_running_loop()
         self._deadline: asyncio.TimerHandle | None = None
+        self._loop.add_reader(peer, self.hear)
+        self._expect()
 
-    def wait(self) -> None:
-        """Hear it when it speaks, and not for ever."""
-        loop = asyncio.get_running_loop()
-        self._deadline = loop.call_later(_PATIENCE_S, self._leave, "it was silent")
-        loop.add_reader(self._peer, self.hear)
-
-    def hear(self) -> bool:
-        """Answer if the line is there; whether it is over."""
+    def hear(self) -> None:
+        """Answer if a line is there."""
         try:
             data = self._peer.recv(MOST_LINE_BYTES)
         except BlockingIOError:
-            return False
+            return
         except OSError as error:
-            return self._leave(str(error))
+            self._leave(str(error))
+            return
         self._heard += data
-        if b"\n" in self._heard:
-            return self._answer(self._heard.partition(b"\n")[0])
-        if not data or len(self._heard) > MOST_LINE_BYTES:
-            return self._leave("no line, or one without end")
-        return False
+        line, end, rest = self._heard.partition(b"\n")
+        if end and not rest:
+            self._heard = b""
+            self._answer(line)
+        elif not data and self._answered and not self._heard:
+            self.close()  # it has no more questions
+        elif end or not data or len(self._heard) > MOST_LINE_BYTES:
+            self._leave("not one line, or one without end")
+        else:
+            self._expect()
 
-    def _answer(self, line: bytes) -> bool:
+    def close(self) -> None:
+        """No more of it."""
+        if self._deadline is not None:
+            self._deadline.cancel()
+        self._loop.remove_reader(self._peer)
+        self._peer.close()
+        self._gone(self)
+
+    def _expect(self) -> None:
+        """The rest of a line is due soon; the next one when there is a next submission."""
+        if self._deadline is None:
+            self._deadline = self._loop.call_later(_PATIENCE_S, self._leave, "it was silent")
+
+    def _answer(self, line: bytes) -> None:
         began_s = time.perf_counter()
-        said = self._said(line)
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
         try:
-            self._peer.send(said)  # an answer fits into any socket's buffer
+            self._peer.send(self._said(line))  # an answer fits into any socket's buffer
         except OSError as error:
-            return self._leave(str(error))
+            self._leave(str(error))
+            return
+        self._answered = True
         took_s = time.perf_counter() - began_s
         counters = self._engine.counters
         counters.answer_s_sum += took_s
         counters.answer_s_max = max(counters.answer_s_max, took_s)
-        return self._close()
 
     def _said(self, line: bytes) -> bytes:
         try:
@@ -134,15 +164,8 @@ class _Asker:
         )
         return answer(message, _FIRST_HOLD_S if bound and self._holds() else 0)
 
-    def _leave(self, why: str) -> bool:
+    def _leave(self, why: str) -> None:
         """Without an answer: it may be Lua, and we too slow."""
         self._engine.counters.bad_submissions += 1
         _LOG.warning("a submission was not answered: %s", why)
-        return self._close()
-
-    def _close(self) -> bool:
-        if self._deadline is not None:
-            self._deadline.cancel()
-            asyncio.get_running_loop().remove_reader(self._peer)
-        self._peer.close()
-        return True
+        self.close()

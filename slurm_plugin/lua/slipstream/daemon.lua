@@ -3,76 +3,31 @@
 --
 -- slurmctld waits for us under its locks: one question costs at most DEADLINE_S, and after
 -- FAILURES in a row none is asked for REST_S. No answer is ever needed.
+--
+-- The connection stays for the next question: a new one for each costs both sides more than the
+-- question does. Whatever goes wrong on it ends it.
 local json = require "slipstream.json"
+local questions = require "slipstream.question"
 
 local M = { DEADLINE_S = 0.020, FAILURES = 3, REST_S = 30 }
 
 local SIZE_LIMIT = 65536
-local SCRIPT_LIMIT = 16384
 local MESSAGE_LIMIT = 400
 local LONGEST_HOLD_S = 60
 
 local failures, rests_until = 0, 0
+local kept, kept_path = nil, nil
+
+local has_socket, socket = pcall(require, "socket")
+local has_unix, unix = pcall(require, "socket.unix")
 
 -- In fractions of a second where LuaSocket is there to tell them.
-function M.now_s()
-  local ok, socket = pcall(require, "socket")
-  return ok and socket.gettime() or os.time()
-end
+M.now_s = has_socket and socket.gettime or os.time
 
-local function or_null(value)
-  if value == nil then return json.null end
-  return value
-end
-
--- What the daemon is told; docs/flags.md has the fields.
-function M.question(request, plan)
-  local flags = plan.flags
-  return {
-    v = 1,
-    token = plan.token,
-    uid = request.user_id or 0,
-    class = plan.class,
-    role = plan.role,
-    gpus = { per = plan.per, count = plan.count },
-    nodes = json.array({ request.nodes, request.max_nodes or request.nodes }),
-    tasks = request.tasks,
-    cpus_per_task = request.cpus_per_task or 1,
-    memory_mib = or_null(request.memory_per_node_mib),
-    partition = or_null(request.partition),
-    account = or_null(request.account),
-    qos = or_null(request.qos),
-    name = or_null(request.name),
-    time_limit_s = or_null(request.time_limit_min and request.time_limit_min * 60),
-    array = or_null(request.array),
-    hints = flags.hints or {},
-    elastic = flags.elastic and json.array({ flags.elastic[1], flags.elastic[2] }) or json.null,
-    roles = or_null(flags.roles),
-    data = json.array(flags.data or {}),
-    weight = flags.weight or 1,
-    share = not flags.no_share,
-    move = not flags.no_move,
-    argv = json.array(request.argv or {}),
-    script = or_null(request.script and request.script:sub(1, SCRIPT_LIMIT)),
-    work_dir = or_null(request.work_dir),
-  }
-end
-
-local function line_of(question)
-  local line = json.encode(question) .. "\n"
-  if #line > SIZE_LIMIT then
-    -- What is full of odd bytes grows sixfold.
-    question.script, question.argv = json.null, json.array({})
-    line = json.encode(question) .. "\n"
-  end
-  if #line > SIZE_LIMIT then error("the question is too long", 0) end
-  return line
-end
-
-local function connect(unix, path, left_s)
+local function connect(path, left_s)
   local make = type(unix) == "table" and unix.stream or unix
   local peer = assert(make())
-  peer:settimeout(left_s)
+  peer:settimeout(left_s, "t")
   local ok, why = peer:connect(path)
   if not ok then
     peer:close()
@@ -81,39 +36,59 @@ local function connect(unix, path, left_s)
   return peer
 end
 
-local function receive_line(socket, peer, deadline)
-  local text = ""
-  peer:settimeout(0)
-  while not text:find("\n", 1, true) do
-    local left_s = deadline - socket.gettime()
-    if left_s <= 0 then error("timeout", 0) end
-    socket.select({ peer }, nil, math.min(left_s, M.DEADLINE_S))
-    local all, why, part = peer:receive(4096)
-    text = text .. (all or part or "")
-    if #text > SIZE_LIMIT then error("the answer is too long", 0) end
-    if why == "closed" then break end
-  end
-  return text:match("^([^\n]*)\n") or error("the answer was cut off", 0)
+-- The connection of the last question, if its other end is still there and has said no more than
+-- it was asked.
+local function take_kept(path)
+  local peer = kept
+  kept = nil
+  if not peer then return nil end
+  peer:settimeout(0, "t")
+  local _, why, part = peer:receive(1)
+  if kept_path == path and why == "timeout" and part == "" then return peer end
+  peer:close()
+  return nil
+end
+
+local function set_deadline(peer, deadline)
+  -- "t": for all of a call, however the other end dribbles.
+  peer:settimeout(math.max(deadline - socket.gettime(), 0.001), "t")
+end
+
+-- The answer; or nil, why, and whether the other end was there: one that has gone, before it said
+-- anything, may have been the daemon of before.
+local function ask(peer, line, deadline)
+  set_deadline(peer, deadline)
+  local sent, why = peer:send(line)
+  if not sent then return nil, why, why == "timeout" end
+  set_deadline(peer, deadline)
+  local answer, wrong, part = peer:receive("*l")
+  if answer and #answer > SIZE_LIMIT then return nil, "the answer is too long", true end
+  return answer, wrong, wrong == "timeout" or part ~= ""
 end
 
 local function exchange(path, line)
-  local socket, unix = require "socket", require "socket.unix"
-  local begun = socket.gettime()
-  local deadline = begun + M.DEADLINE_S
-  local peer = connect(unix, path, M.DEADLINE_S)
-  local ok, answer = pcall(function()
-    peer:settimeout(math.max(deadline - socket.gettime(), 0.001))
-    local sent, why = peer:send(line)
-    if not sent then error(why, 0) end
-    return receive_line(socket, peer, deadline)
-  end)
-  peer:close()
-  if not ok then error(answer, 0) end
+  if not (has_socket and has_unix) then error("LuaSocket is not installed", 0) end
+  local deadline = socket.gettime() + M.DEADLINE_S
+  local peer = take_kept(path)
+  local answer, why, met = nil, nil, false
+  if peer then answer, why, met = ask(peer, line, deadline) end
+  if not answer and not met then -- the first question, or the daemon was started anew
+    if peer then peer:close() end
+    peer = connect(path, M.DEADLINE_S)
+    answer, why = ask(peer, line, deadline)
+  end
+  if not answer then
+    peer:close()
+    error(why, 0)
+  end
+  kept, kept_path = peer, path
   return answer
 end
 
 -- The fields of an answer that we know, each checked; or nil and what is wrong.
 function M.read_answer(text)
+  local plain = text:match('^{"v":1,"message":"([^"\\%z\1-\31\127-\255]+)"}$') -- nearly always
+  if plain and #plain <= MESSAGE_LIMIT then return { message = plain } end
   local found, why = json.decode(text)
   if found == nil then return nil, why end
   if type(found) ~= "table" or found.v ~= 1 then return nil, "not an answer of version 1" end
@@ -136,7 +111,7 @@ function M.tell(path, request, plan, log, now_s)
   local now = now_s or os.time()
   if failures >= M.FAILURES and now < rests_until then return nil, "resting" end
   local ok, answer, why = pcall(function()
-    return M.read_answer(exchange(path, line_of(M.question(request, plan))))
+    return M.read_answer(exchange(path, questions.line(request, plan)))
   end)
   if ok and answer then
     if failures >= M.FAILURES then log("slipstream: the scheduler daemon answers again") end

@@ -48,6 +48,7 @@ local function clean(text)
 end
 
 local function quote(text)
+  if not text:find('[%z\1-\31"\\\127-\255]') then return '"' .. text .. '"' end
   return '"' .. clean(text):gsub('[%z\1-\31"\\\127]', function(byte)
     return ESCAPES[byte] or ("\\u%04x"):format(byte:byte())
   end) .. '"'

@@ -6,14 +6,23 @@ M.CARRIER = "SLURM_SLIPSTREAM"
 
 local LIMIT = 512
 
--- 16 hex digits nobody can guess: the advice for a job is found by them.
-function M.token()
+local TOKEN_BYTES, TOKENS_AT_ONCE = 8, 64
+local HEX = ("%02x"):rep(TOKEN_BYTES)
+local stock, used = "", 0
+
+local function fill_stock()
   local source = assert(io.open("/dev/urandom", "rb"))
   source:setvbuf("no")
-  local bytes = source:read(8)
+  stock, used = source:read(TOKEN_BYTES * TOKENS_AT_ONCE) or "", 0
   source:close()
-  assert(bytes and #bytes == 8, "/dev/urandom gave too little")
-  return (bytes:gsub(".", function(byte) return ("%02x"):format(byte:byte()) end))
+  assert(#stock >= TOKEN_BYTES, "/dev/urandom gave too little")
+end
+
+-- 16 hex digits nobody can guess: the advice for a job is found by them.
+function M.token()
+  if #stock - used < TOKEN_BYTES then fill_stock() end
+  used = used + TOKEN_BYTES
+  return HEX:format(stock:byte(used - TOKEN_BYTES + 1, used))
 end
 
 local function words_of(plan)

@@ -15,12 +15,14 @@ local GPU_FIELDS = {
 
 local function index(job_desc, field) return job_desc[field] end
 
--- A field this Slurm does not have is a field nobody has set.
-local function get(job_desc, field)
+-- For a Slurm that raises where it has no such field: it is one nobody has set.
+local function index_with_care(job_desc, field)
   local ok, value = pcall(index, job_desc, field)
   if ok then return value end
   return nil
 end
+
+local get = index
 
 local function number(job_desc, field, unset)
   local value = tonumber(get(job_desc, field))
@@ -49,9 +51,13 @@ end
 local function read_gpus(request, job_desc)
   request.tres, request.gpus, request.slots = {}, 0, 0
   for _, form in ipairs(GPU_FIELDS) do
-    local found, part = tres.read(text(job_desc, form.field))
-    if not found then return ("%s has %q"):format(form.field, part) end
-    if found.asks then
+    local asked = text(job_desc, form.field)
+    local found, part = nil, nil
+    if asked then
+      found, part = tres.read(asked)
+      if not found then return ("%s has %q"):format(form.field, part) end
+    end
+    if found and found.asks then
       request.tres[form.field] = found
       request.gpus, request.slots = request.gpus + found.gpus, request.slots + found.slots
       if not request.per then
@@ -81,8 +87,7 @@ local function work_out_sizes(request)
   request.cpus = math.max(tasks * (request.cpus_per_task or 1), request.min_cpus or 1)
 end
 
--- The request; or nil and what of it is not understood.
-function M.read(job_desc)
+local function read(job_desc)
   local request = {
     min_nodes = number(job_desc, "min_nodes", NO_VAL),
     max_nodes = number(job_desc, "max_nodes", NO_VAL),
@@ -119,10 +124,18 @@ function M.read(job_desc)
   return request
 end
 
+-- The request; or nil and what of it is not understood.
+function M.read(job_desc)
+  local ok, request, why = pcall(read, job_desc)
+  if ok then return request, why end
+  get = index_with_care -- from now on: the next job has the same fields
+  return read(job_desc)
+end
+
 -- The lines our SPANK plugin sent along: the way that srun, salloc and --export=NONE share.
 function M.spank_lines(job_desc)
-  local lines, size = {}, tonumber(get(job_desc, "spank_job_env_size")) or 0
-  local sent = size > 0 and get(job_desc, "spank_job_env") or {}
+  local lines, size = {}, tonumber(index_with_care(job_desc, "spank_job_env_size")) or 0
+  local sent = size > 0 and index_with_care(job_desc, "spank_job_env") or {}
   for at = 0, size - 1 do
     if type(sent[at]) == "string" then lines[#lines + 1] = sent[at] end
   end

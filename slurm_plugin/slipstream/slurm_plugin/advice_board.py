@@ -58,6 +58,7 @@ class AdviceBoard:
         clock: Callable[[], float] = boot_s,
     ) -> None:
         self._path = path
+        self._name = str(path)
         self._clock = clock
         self._serial = 0
         self._places: dict[layout.Key, Place] = {}
@@ -93,10 +94,14 @@ class AdviceBoard:
         """What the board says, expired advice too until `expire` is called."""
         return tuple(place.advice for place in self._places.values())
 
-    def put(self, advice: Advice) -> None:
-        """Say this of the job, in place of what was said before; also the way to renew."""
+    def put(self, advice: Advice, *, look: bool = True) -> None:
+        """Say this of the job, in place of what was said before; also the way to renew.
+
+        `look`: whether readers still have our file; for one of many records look once, a file that
+        was lost meanwhile is written anew, with all of them, at the next look.
+        """
         self._check_lease(advice)
-        if not self._is_there():
+        if look and not self._is_there():
             self.rewrite(self.said())
         key = layout.key_of(advice.token, advice.task_id)
         before = self._places.get(key)
@@ -163,9 +168,9 @@ class AdviceBoard:
 
     def _is_there(self) -> bool:
         """Whether readers look at what we write: somebody may have removed or overwritten it."""
-        header = self._header.pack()
+        header = self._packed_header
         try:
-            seen, held = self._path.lstat(), os.fstat(self._file)
+            seen, held = os.lstat(self._name), os.fstat(self._file)
         except OSError:
             return False
         return (
@@ -203,6 +208,7 @@ class AdviceBoard:
             os.close(self._file)
         self._file = descriptor
         self._header = header
+        self._packed_header = header.pack()
         self._geometry = header.geometry
         self._places = places
         used = {place.slot for place in places.values()}

@@ -96,8 +96,11 @@ class SoftHold:
         """
         done: dict[JobRef, Step] = {}
         refused: list[SlurmError] = []
-        pending = [job for job in each_task(jobs) if _is_ours(job)]
-        for job, step in due_steps(said, pending, nodes, moment, self.lease_s):
+        wanted = tuple(said)
+        # Of nobody anything is said: only what we have done is looked at, to take it back.
+        touched = jobs if wanted else [job for job in jobs if _is_bound(job) or _is_held_by_us(job)]
+        pending = [job for job in each_task(touched) if _is_ours(job)]
+        for job, step in due_steps(wanted, pending, nodes, moment, self.lease_s):
             try:
                 self.slurm.update(job.ref, update_for(job, step))
                 done[job.ref] = step
@@ -244,6 +247,8 @@ def _is_held_by_us(job: Job) -> bool:
 
 def _words(comment: str) -> dict[str, str]:
     """The words of the marker that counts: the last."""
+    if "[slipstream " not in comment:
+        return {}
     markers = _MARKER.findall(comment)
     pairs = (word.partition("=") for word in (markers[-1].split(" ") if markers else ()))
     return {name: value for name, _, value in pairs}
