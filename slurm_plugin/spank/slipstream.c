@@ -6,7 +6,6 @@
 // deadlines and touches only jobs that asked for us: a mistake of ours must not cost a node.
 #include <errno.h>
 #include <slurm/slurm.h>
-#include <slurm/spank.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,7 +16,11 @@
 #include "node_socket.h"
 #include "table.h"
 
+// Every sbatch loads this: nothing but what Slurm looks for has to be found in it.
+#pragma GCC visibility push(default)
+#include <slurm/spank.h>
 SPANK_PLUGIN(slipstream, 1)
+#pragma GCC visibility pop
 
 enum { ANSWER_MS = 200, LOCK_MS = 100, PATH_SIZE = 256, PYTHONPATH_SIZE = 16384 };
 
@@ -34,6 +37,7 @@ static int table = -1;
 
 static int take_option(int flag, const char* value, int remote);
 static bool allocates(spank_context_t context);
+static bool is_in_a_job(void);
 static void forget_outer_job(void);
 static void pass_on(spank_t spank, enum slip_flag_id flag);
 static void carry_class(void);
@@ -105,10 +109,18 @@ static bool allocates(spank_context_t context) {
   return context == S_CTX_ALLOCATOR || (context == S_CTX_LOCAL && !getenv("SLURM_JOB_ID"));
 }
 
+// Slurm hands a job what all of these names begin with; most commands are run outside of any.
+static bool is_in_a_job(void) {
+  for (char** at = environ; at && *at; at++)
+    if (strncmp(*at, "SLURM_S", 7) == 0) return true;
+  return false;
+}
+
 // A job submitted from inside another is a new one: it has only the flags it is given itself. Slurm
 // would hand it those of the outer job, which are in the environment for the steps of that.
 static void forget_outer_job(void) {
   char name[4 * SLIP_WORD_SIZE];
+  if (!is_in_a_job()) return;
   unsetenv(SLIP_CARRIER);
   for (int flag = 0; flag < SLIP_FLAG_COUNT; flag++) {
     snprintf(name, sizeof name, "SLURM_SPANK_%s", slip_flags[flag].twin);
