@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -66,6 +67,7 @@ class Coordinator:
         self._empty_since_s: dict[int, float] = {}
         self._tenants = Tenants(self._procfs, settings.node, settings.gpu_state)
         self._orders: dict[int, Directive] = {}
+        self._published: str | None = None
         """What each guest is asked for."""
 
     # --- at start ---------------------------------------------------------------------------
@@ -291,10 +293,13 @@ class Coordinator:
         """For the static table: where no guest may be put while nobody answers."""
         shut = {uuid for uuid, owner in self.owned.items() if not owner.takes_guests}
         text = ",".join(str(one.index) for one in self.window.latest() if one.uuid in shut)
+        if text == self._published and _touched(self.settings.closed_gpus):
+            return  # its date says that we are there
         draft = self.settings.closed_gpus.with_name(".closed.gpus.new")
         draft.write_text(f"{text}\n")
         draft.chmod(0o644)  # tasks read it, as any user
         draft.replace(self.settings.closed_gpus)
+        self._published = text
 
     def renew_leases(self) -> None:
         """Promise every process to be there for a while longer."""
@@ -378,3 +383,12 @@ class Coordinator:
 
     def _lease_until_ns(self) -> int:
         return time.monotonic_ns() + int(self.settings.lease_s * 1e9)
+
+
+def _touched(path: Path) -> bool:
+    """Give a file the date of now; False if there is none."""
+    try:
+        os.utime(path)
+    except FileNotFoundError:
+        return False
+    return True

@@ -199,7 +199,8 @@ class Journal:
         """The admission of a job is confirmed by Slurm, or it never came."""
         seen = command.arrival is Arrival.SEEN
         self._db.execute(
-            "UPDATE intention SET state = ?, note = ? "
+            # By itself SQLite would go through all that is open, for each job of a burst.
+            "UPDATE intention INDEXED BY intention_by_token SET state = ?, note = ? "
             "WHERE token = ? AND kind = ? AND state = 'intended'",
             (
                 Outcome.DONE if seen else Outcome.LAPSED,
