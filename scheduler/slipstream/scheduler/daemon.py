@@ -189,7 +189,7 @@ class Daemon:
             except Exception:  # noqa: BLE001 (a bug of ours must not end all timers)
                 _LOG.exception("a tick failed")
                 self._engine.counters.machine_errors += 1
-            if self._engine.expecting():
+            if self._engine.expecting(self._poller.began_s()):
                 self._poller.nudge()
 
     def _holds(self) -> bool:

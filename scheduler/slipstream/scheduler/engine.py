@@ -143,13 +143,14 @@ class Engine:
             _LOG.warning("%s is gone: switched on again", self._disable_file)
             self.take(SwitchedOn(self._clock()))
 
-    def expecting(self) -> bool:
-        """Whether a job was announced a moment ago that Slurm has not shown yet.
+    def expecting(self, looked_at_s: float) -> bool:
+        """Whether a job was announced a moment ago that Slurm has not been asked for since.
 
-        Not at once: a burst of submissions is read from the queue together.
+        Not at once: a burst of submissions is read from the queue together. And not again: a job
+        that was not there then may never come.
         """
-        before_s = self._clock() - _MOMENT_S
+        now_s = self._clock()
         return any(
-            job.phase is Phase.SUBMITTED and job.since_s <= before_s
+            job.phase is Phase.SUBMITTED and looked_at_s < job.since_s + _MOMENT_S <= now_s
             for job in self.machine.state.jobs.values()
         )

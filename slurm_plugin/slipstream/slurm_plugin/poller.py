@@ -8,6 +8,7 @@ Nobody else asks Slurm for the state of a job.
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from dataclasses import replace
@@ -44,6 +45,7 @@ class Poller:
         self._pace = pace or Pace()
         self._clock = clock
         self._snapshot = Snapshot()
+        self._began_s = -math.inf
         self._subscribers: list[Callable[[Snapshot, Changes], None]] = []
         self._wake = threading.Condition()
         self._nudged = False
@@ -53,6 +55,10 @@ class Poller:
     def snapshot(self) -> Snapshot:
         """What was seen last; at once, also while a poll is under way."""
         return self._snapshot
+
+    def began_s(self) -> float:
+        """When the last poll began, which may be under way."""
+        return self._began_s
 
     def nudge(self) -> None:
         """Somebody knows that something changes: poll as soon as the pace allows."""
@@ -88,6 +94,7 @@ class Poller:
     def poll(self) -> Outcome:
         """One poll, now, in the caller's thread; `start` does this all the time."""
         before = self._snapshot
+        self._began_s = self._clock()
         try:
             after = self._look(before)
         except SlurmError as error:
