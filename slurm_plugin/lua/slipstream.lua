@@ -107,10 +107,13 @@ local function say(plan, begun_s, answer, why)
     plan.token, plan.class, plan.role, plan.per, plan.count, took_us, why or "answered"))
 end
 
-local function tell(request, plan)
+local function tell(job_desc, request, plan)
+  local now_s = os.time()
+  if daemon.rests(now_s) then return nil, "resting" end
+  requests.complete(request, job_desc)
   local folder = os.getenv("SLIPSTREAM_RUN_DIR") or DEFAULT_RUN_DIR
   local log = function(text) slurm.log_info("%s", text) end
-  return daemon.tell(folder .. "/submit.sock", request, plan, log)
+  return daemon.tell(folder .. "/submit.sock", request, plan, log, now_s)
 end
 
 local function leave_alone(why)
@@ -154,7 +157,7 @@ function M.submit(job_desc)
     if not plan then return end
     apply(job_desc, plan)
     pcall(carry, job_desc, request, plan)
-    local answer, why = tell(request, plan)
+    local answer, why = tell(job_desc, request, plan)
     pcall(hold, job_desc, request, answer)
     say(plan, begun_s, answer, why)
   end)

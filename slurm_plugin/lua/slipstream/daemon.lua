@@ -106,10 +106,13 @@ function M.read_answer(text)
   return { message = message, hold_s = hold_s }
 end
 
+-- Whether it is not even asked for now.
+function M.rests(now) return failures >= M.FAILURES and now < rests_until end
+
 -- The answer, or nil and why there is none. `now_s` may be given by a test.
 function M.tell(path, request, plan, log, now_s)
   local now = now_s or os.time()
-  if failures >= M.FAILURES and now < rests_until then return nil, "resting" end
+  if M.rests(now) then return nil, "resting" end
   local ok, answer, why = pcall(function()
     return M.read_answer(exchange(path, questions.line(request, plan)))
   end)

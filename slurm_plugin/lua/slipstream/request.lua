@@ -24,8 +24,10 @@ end
 
 local get = index
 
-local function number(job_desc, field, unset)
+-- `instead`: the name of the same field where a Slurm has not the first.
+local function number(job_desc, field, unset, instead)
   local value = tonumber(get(job_desc, field))
+  if value == nil and instead then value = tonumber(get(job_desc, instead)) end
   if value == nil or value >= unset then return nil end
   return value
 end
@@ -90,11 +92,9 @@ end
 local function read(job_desc)
   local request = {
     min_nodes = number(job_desc, "min_nodes", NO_VAL),
-    max_nodes = number(job_desc, "max_nodes", NO_VAL),
     num_tasks = number(job_desc, "num_tasks", NO_VAL),
     ntasks_per_node = number(job_desc, "ntasks_per_node", NO_VAL16),
-    ntasks_per_gpu = number(job_desc, "ntasks_per_tres", NO_VAL16)
-      or number(job_desc, "ntasks_per_gpu", NO_VAL16),
+    ntasks_per_gpu = number(job_desc, "ntasks_per_tres", NO_VAL16, "ntasks_per_gpu"),
     sockets_per_node = number(job_desc, "sockets_per_node", NO_VAL16),
     cpus_per_task = number(job_desc, "cpus_per_task", NO_VAL16),
     min_cpus = number(job_desc, "min_cpus", NO_VAL),
@@ -102,21 +102,13 @@ local function read(job_desc)
     memory_per_gpu_mib = tres.per_gpu(text(job_desc, "mem_per_tres")),
     memory_per_node_mib = number(job_desc, "min_mem_per_node", 2 ^ 62),
     memory_per_cpu_mib = number(job_desc, "min_mem_per_cpu", 2 ^ 62),
-    time_limit_min = number(job_desc, "time_limit", NO_VAL),
     shared = number(job_desc, "shared", NO_VAL16),
     het_offset = number(job_desc, "het_job_offset", NO_VAL),
-    user_id = number(job_desc, "user_id", NO_VAL),
     tres_bind = text(job_desc, "tres_bind"),
     tres_freq = text(job_desc, "tres_freq"),
     admin_comment = text(job_desc, "admin_comment"),
-    array = text(job_desc, "array_inx"),
     partition = text(job_desc, "partition"),
-    account = text(job_desc, "account"),
-    qos = text(job_desc, "qos"),
-    name = text(job_desc, "name"),
-    argv = words(job_desc, "argv"),
     script = text(job_desc, "script"),
-    work_dir = text(job_desc, "work_dir"),
   }
   local why = read_gpus(request, job_desc)
   if why then return nil, why end
@@ -130,6 +122,25 @@ function M.read(job_desc)
   if ok then return request, why end
   get = index_with_care -- from now on: the next job has the same fields
   return read(job_desc)
+end
+
+local function complete(request, job_desc)
+  request.max_nodes = number(job_desc, "max_nodes", NO_VAL)
+  request.time_limit_min = number(job_desc, "time_limit", NO_VAL)
+  request.user_id = number(job_desc, "user_id", NO_VAL)
+  request.array = text(job_desc, "array_inx")
+  request.account = text(job_desc, "account")
+  request.qos = text(job_desc, "qos")
+  request.name = text(job_desc, "name")
+  request.argv = words(job_desc, "argv")
+  request.work_dir = text(job_desc, "work_dir")
+end
+
+-- Adds what only the daemon is told. No change of ours touches these fields.
+function M.complete(request, job_desc)
+  if pcall(complete, request, job_desc) then return end
+  get = index_with_care
+  complete(request, job_desc)
 end
 
 -- The lines our SPANK plugin sent along: the way that srun, salloc and --export=NONE share.
