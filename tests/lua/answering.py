@@ -14,11 +14,19 @@ if TYPE_CHECKING:
 
 
 class Answering:
-    """Reads one line and sends `answer(line)`; for the length of a `with`."""
+    """Reads a line and sends `answer(line)`; for the length of a `with`.
 
-    def __init__(self, path: Path, answer: Callable[[bytes], bytes]) -> None:
+    One line of each caller, or if it `stays` all that it has.
+    """
+
+    def __init__(
+        self, path: Path, answer: Callable[[bytes], bytes], *, stays: bool = False
+    ) -> None:
         self._path = path
         self._answer = answer
+        self._stays = stays
+        self._peer: socket.socket | None = None
+        self.callers = 0
         self._listener = socket.socket(socket.AF_UNIX)
         self._thread = threading.Thread(target=self._serve)
         self.asked: list[bytes] = []
@@ -33,6 +41,9 @@ class Answering:
 
     def __exit__(self, *_: object) -> None:
         self._listener.shutdown(socket.SHUT_RDWR)  # wakes the accept
+        if self._peer is not None:
+            with contextlib.suppress(OSError):
+                self._peer.shutdown(socket.SHUT_RDWR)  # wakes the reading
         self._thread.join()
         self._listener.close()
         self._path.unlink()
@@ -43,7 +54,11 @@ class Answering:
                 peer, _ = self._listener.accept()
             except OSError:
                 return
+            self.callers += 1
+            self._peer = peer
             with peer, contextlib.suppress(OSError), peer.makefile("rb") as lines:
-                line = lines.readline()
-                self.asked.append(line)
-                peer.sendall(self._answer(line))
+                while line := lines.readline():
+                    self.asked.append(line)
+                    peer.sendall(self._answer(line))
+                    if not self._stays:
+                        break

@@ -201,6 +201,42 @@ def fuzzed(dice: random.Random) -> bytes:
     return bytes(text)
 
 
+def test_one_connection_serves_many_questions(lua: Lua) -> None:
+    """Until a daemon of before is gone: then the next question finds the new one."""
+    lua.fresh(daemon={"DEADLINE_S": 1})
+    for _ in range(2):
+        with Answering(lua.socket_path, lambda _line: b'{"v":1}\n', stays=True) as daemon:
+            for _ in range(5):
+                assert lua.ask("tell", path=str(lua.socket_path))["answered"]
+            assert (daemon.callers, len(daemon.asked)) == (1, 5)
+
+
+def test_what_follows_an_answer_is_not_the_answer_to_the_next_question(lua: Lua) -> None:
+    """A daemon that says more than it was asked is met anew."""
+    lua.fresh(daemon={"DEADLINE_S": 1})
+    answers = iter([b'{"v":1}\n{"v":2}\n', b'{"v":1}\n'])
+    with Answering(lua.socket_path, lambda _line: next(answers), stays=True) as daemon:
+        assert lua.ask("tell", path=str(lua.socket_path))["answered"]
+        assert lua.ask("tell", path=str(lua.socket_path))["answered"]
+    assert daemon.callers == 2
+
+
+def test_a_late_answer_is_not_the_answer_to_the_next_question(lua: Lua) -> None:
+    """Who was too slow is not listened to any more."""
+    lua.fresh(daemon={"DEADLINE_S": 0.5})
+    may_answer = threading.Event()
+
+    def late(_line: bytes) -> bytes:
+        may_answer.wait(10)
+        return b'{"v":1}\n'
+
+    with Answering(lua.socket_path, late, stays=True) as daemon:
+        assert not lua.ask("tell", path=str(lua.socket_path))["answered"]
+        may_answer.set()
+        assert lua.ask("tell", path=str(lua.socket_path))["answered"]
+    assert daemon.callers == 2
+
+
 def test_a_daemon_that_hangs_costs_one_deadline(lua: Lua) -> None:
     """It accepts and says nothing: 20 ms and no more."""
     with socket.socket(socket.AF_UNIX) as listener:

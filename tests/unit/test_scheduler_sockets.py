@@ -100,6 +100,24 @@ def test_garbage_is_counted_and_survived(rig: Served, line: bytes) -> None:
     assert b"message" in rig.ask(submission(token(1)))
 
 
+def test_one_connection_serves_many_submissions(rig: Served) -> None:
+    """As Lua keeps it; when it goes, that is no submission without an answer."""
+    with socket.socket(socket.AF_UNIX) as lua:
+        lua.settimeout(10)
+        lua.connect(str(rig.run_dir / "submit.sock"))
+        for number in (1, 2, 3):
+            lua.sendall(submission(token(number)))
+            assert b"message" in lua.recv(65_536)
+        lua.sendall(b"garbage\n")
+        assert lua.recv(65_536) == b'{"v":1}\n'
+        lua.sendall(submission(token(4))[:20])
+        lua.sendall(submission(token(4))[20:])
+        assert b"message" in lua.recv(65_536)
+    assert rig.engine.counters.submissions == 4
+    rig.ask(submission(token(5)))
+    assert rig.engine.counters.bad_submissions == 1  # the garbage
+
+
 def test_a_stranger_cannot_submit(closed: Served) -> None:
     """The kernel says who it is: no answer, nothing is decided, it is counted."""
     assert closed.ask(submission(token(1))) == b""
