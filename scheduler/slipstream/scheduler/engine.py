@@ -8,7 +8,6 @@ same order.
 from __future__ import annotations
 
 import logging
-import os
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -78,7 +77,7 @@ class Engine:
         self.counters = Counters()
         self.estimator = Estimator()
         self._put = put
-        self._disable_file = str(disable_file)  # looked at with each submission
+        self._disable_file = disable_file
         self._events_between_checkpoints = events_between_checkpoints
         self._since_checkpoint = 0
         self._clock = clock
@@ -130,10 +129,7 @@ class Engine:
     def look_at_switch(self) -> None:
         """Follow the kill switch."""
         try:
-            os.stat(self._disable_file)
-            thrown = True
-        except (FileNotFoundError, NotADirectoryError):
-            thrown = False
+            thrown = self._disable_file.exists()
         except OSError:  # a folder we may not look into: as it was
             return
         if thrown and not self.machine.state.switched_off:
