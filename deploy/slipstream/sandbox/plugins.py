@@ -27,7 +27,7 @@ _SLURM_HEADER: Final = Path("/usr/include/slurm/spank.h")
 _FLAGS: Final = (
     *("-std=c11", "-D_GNU_SOURCE", "-O2", "-Wall", "-Wextra", "-Werror"),
     *("-shared", "-fPIC", "-fvisibility=hidden", "-Wl,-Bsymbolic"),
-    # Two mappings instead of five: most of what it costs an sbatch is that it is loaded.
+    # Two segments instead of four: most of what it costs an sbatch is that it is loaded.
     *("-Wl,-z,noseparate-code", "-Wl,-z,norelro"),
 )
 # Beside the package in a wheel, two floors up in the repository.

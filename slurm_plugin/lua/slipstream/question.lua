@@ -1,7 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- What the scheduler daemon is told of a submission: one line of JSON. Pure.
 --
--- Written from a pattern: slurmctld waits while we write, and a general encoder takes six times as
+-- Written from a pattern: slurmctld waits while we write, and a general encoder takes five times as
 -- long. docs/flags.md has the fields.
 local json = require "slipstream.json"
 
