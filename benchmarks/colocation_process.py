@@ -125,7 +125,7 @@ def _obey(gate: NativeGate, phase_file: str, computing_thread: int) -> None:
         mode, share = line.split()
         policy = os.SCHED_IDLE if mode == "idle" else os.SCHED_OTHER
         os.sched_setscheduler(computing_thread, policy, os.sched_param(0))
-        gate.watch(owner if mode == "gated" else None)
+        gate.watch([owner] if mode == "gated" else [])
         gate.set_share({"parked": 0, "free": 100, "idle": 100}.get(mode, int(share)))
         _say({name: getattr(gate.words, name) for name in ("sleeps", "risked", "overrun_ns")})
     os._exit(0)
