@@ -67,12 +67,24 @@ def _changing() -> Steps:
         yield 0.008, "data", 0.0045
 
 
+def _two_waits() -> Steps:
+    """Nothing was tuned on this one or the next."""
+    yield 0.017, "data", 0.009
+    yield 0.011, "metrics", 0.006
+
+
+def _slow() -> Steps:
+    yield 0.061, "data", 0.031 + _random.uniform(-0.003, 0.003)
+
+
 OWNERS: dict[str, Callable[[], Steps]] = {
     "long wait": _long_wait,
     "short waits": _short_waits,
     "no wait": _no_wait,
     "unpredictable": _unpredictable,
     "changing": _changing,
+    "two waits": _two_waits,
+    "slow": _slow,
 }
 
 
