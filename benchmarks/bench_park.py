@@ -131,10 +131,10 @@ def _ratios(training: Training) -> dict[str, float]:
         )
     memcpy_s = statistics.median(memcpy for memcpy, _, _ in rounds[""][1:])
     figures = {}
-    for clock, taken in rounds.items():
+    for kind, taken in rounds.items():
         parked, unparked = ([one[at] / one[0] for one in taken[1:]] for at in (1, 2))
-        figures[f"park{clock}_vs_memcpy"] = round(statistics.median(parked), 2)
-        figures[f"unpark{clock}_vs_memcpy"] = round(statistics.median(unparked), 2)
+        figures[f"park{kind}_vs_memcpy"] = round(statistics.median(parked), 2)
+        figures[f"unpark{kind}_vs_memcpy"] = round(statistics.median(unparked), 2)
     return {
         **figures,
         "first_park_vs_memcpy": round(rounds[""][0][1] / memcpy_s, 2),
