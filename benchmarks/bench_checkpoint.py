@@ -11,9 +11,14 @@ object:
 * `load_vs_memcpy`: memcpy's time over the time of a restore in a fresh process, all of it: reading
   the index, verifying every byte, filling the parameters, making the momentum. It uses up to four
   threads; memory for the momentum is new to the process and asks for huge pages
-  (`transparent_huge_pages` says what the system grants). The process has had and given back as much
-  memory before: a hypervisor that finds memory for its guest only at the first touch is not what is
-  measured here.
+  (`transparent_huge_pages` says what the system grants). A hypervisor that finds memory for its
+  guest only at the first touch, which takes many times as long as the touch, is not what is
+  measured: the process has and gives back as much memory before, again and again until it comes
+  at memory's speed, at most twenty times. `load_cold_vs_memcpy` is the same without that.
+* `restore_s`, `restore_cpu_s`: by the number of ranks (gloo, DDP), how long the slowest takes to
+  restore and how much processor time each takes, all at once from the one replica's checkpoint.
+  Here ranks share the cores that there are (`cores`): with more ranks than cores the first must
+  grow; the second says whether a rank has more to do the more ranks there are.
 * `torch_save_speedup`: the time of torch.save of the same state into a file on the same ramdisk,
   over the time training stands still.
 * `bit_exact_fresh_process`: whether a training with dropout, Adam, a scheduler and two loader
@@ -27,11 +32,13 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import socket
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -51,6 +58,7 @@ WIDTH: Final = 2048
 STATE_BYTES: Final = 2 * LAYERS * WIDTH * WIDTH * 4
 ROUNDS: Final = 9
 LOADS: Final = 5
+RANKS: Final = (1, 2, 4)
 TRAINING: Final = """
 import torch
 from torch.utils.data import DataLoader, TensorDataset
@@ -82,15 +90,20 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="bench-", dir=RAMDISK) as folder:
         os.environ[CHECKPOINT_VARIABLE] = f"{folder}/checkpoints"
         figures |= _saving(Path(folder))
-        loads = [_load_elsewhere(folder) for _ in range(LOADS)]
-        print(f"loads: {[round(ratio, 2) for ratio, _ in loads]} of memcpy")
+        cold = [_load_elsewhere(folder, "load_cold") for _ in range(LOADS)]
+        loads = [_load_elsewhere(folder, "load") for _ in range(LOADS)]
+        for name, those in (("cold", cold), ("loads", loads)):
+            print(f"{name}: {[round(ratio, 2) for ratio, _ in those]} of memcpy")
         figures["load_vs_memcpy"] = statistics.median(ratio for ratio, _ in loads)
+        figures["load_cold_vs_memcpy"] = statistics.median(ratio for ratio, _ in cold)
         figures["load_gb_per_s"] = statistics.median(speed for _, speed in loads)
+        figures |= _restored_by_ranks(folder)
         command = [sys.executable, "-c", TRAINING]
         verdict = testing.check_resume(command, Path(folder) / "trial", at=20, until=40)
         print(f"fresh process: {verdict}")
         figures["bit_exact_fresh_process"] = verdict.restorable and not verdict.differences
     pages = Path("/sys/kernel/mm/transparent_hugepage/enabled").read_text(encoding="utf-8")
+    figures["cores"] = os.cpu_count()
     figures["transparent_huge_pages"] = pages[pages.index("[") + 1 : pages.index("]")]
     rounded = {
         name: round(value, 3) if isinstance(value, float) else value
@@ -140,32 +153,97 @@ def _save(run: Run) -> None:
     run.finish()
 
 
-def _load_elsewhere(folder: str) -> tuple[float, float]:
-    environment = {**os.environ, RESTORE_VARIABLE: f"{folder}/checkpoints"}
-    del environment[CHECKPOINT_VARIABLE]
+def _load_elsewhere(folder: str, how: str) -> tuple[float, float]:
     done = subprocess.run(
-        [sys.executable, __file__, "load"], env=environment, check=True, capture_output=True
+        [sys.executable, __file__, how],
+        env=_restoring(folder),
+        check=True,
+        stdout=subprocess.PIPE,
     )
     ratio, speed = json.loads(done.stdout)
     return ratio, speed
 
 
-def _load() -> None:
+def _restoring(folder: str) -> dict[str, str]:
+    environment = {**os.environ, RESTORE_VARIABLE: f"{folder}/checkpoints"}
+    del environment[CHECKPOINT_VARIABLE]
+    return environment
+
+
+def _load(*, cold: bool = False) -> None:
     """In a fresh process: a model, an optimizer without a state, then the restore."""
     torch.set_num_threads(1)
     model, optimizer = _training(steps=0)
-    had = [torch.empty_like(one).untyped_storage() for one in model.parameters()]
-    for storage in had:
-        fill_new(storage, next(model.parameters()).data_ptr())
     memcpy = _memcpy()
-    del had, storage
-    copy_s = statistics.median(_timed(memcpy) for _ in range(3))
+    copy_s = statistics.median(_timed(memcpy) for _ in range(5))
+    if not cold:
+        _have_memory_at_hand(model, copy_s)
     began_s = time.perf_counter()
     with session(model=model, optimizer=optimizer) as run:
         load_s = time.perf_counter() - began_s
         if not run.restored or not optimizer.state:
             raise RuntimeError("it was not restored; SLIPSTREAM_HOOKS_LOG=1 says why")
     print(json.dumps([copy_s / load_s, STATE_BYTES / load_s / 1e9]))
+
+
+def _have_memory_at_hand(model: torch.nn.Module, copy_s: float) -> None:
+    """Have as much new memory as the restore will, and give it back, until it comes quickly."""
+    for number in range(20):
+        began_s = time.perf_counter()
+        had = [torch.empty_like(one).untyped_storage() for one in model.parameters()]
+        with ThreadPoolExecutor(os.cpu_count()) as threads:
+            for storage, source in zip(had, model.parameters(), strict=True):
+                threads.submit(fill_new, storage, source.data_ptr())
+        took_s = time.perf_counter() - began_s
+        del had, storage
+        if took_s < copy_s and number:  # half as many bytes, and new
+            return
+
+
+def _restored_by_ranks(folder: str) -> dict[str, dict[str, float]]:
+    wall_s, cpu_s = {}, {}
+    for count in RANKS:
+        told = [_restored_by(folder, count) for _ in range(3)]
+        wall_s[str(count)] = round(statistics.median(max(one[0]) for one in told), 3)
+        cpu_s[str(count)] = round(statistics.median(sum(one[1]) / count for one in told), 3)
+        print(f"{count} ranks: {wall_s[str(count)]} s, each {cpu_s[str(count)]} s of processor")
+    return {"restore_s": wall_s, "restore_cpu_s": cpu_s}
+
+
+def _restored_by(folder: str, count: int) -> tuple[list[float], list[float]]:
+    """How long each rank took, by the clock and of the processor."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1])}
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, __file__, "rank"],
+            env={**_restoring(folder), **address, "RANK": str(rank), "WORLD_SIZE": str(count)},
+            stdout=subprocess.PIPE,
+        )
+        for rank in range(count)
+    ]
+    told = [json.loads(rank.communicate()[0]) for rank in ranks]
+    return [wall_s for wall_s, _ in told], [cpu_s for _, cpu_s in told]
+
+
+def _rank() -> None:
+    """One of the ranks that restore together."""
+    torch.set_num_threads(1)
+    torch.distributed.init_process_group("gloo")
+    model, optimizer = _training(steps=0)
+    copy_s = statistics.median(_timed(_memcpy()) for _ in range(3))
+    replica = torch.nn.parallel.DistributedDataParallel(model)
+    _have_memory_at_hand(model, copy_s)
+    torch.distributed.barrier()
+    began_s, began_cpu_s = time.perf_counter(), time.process_time()
+    with session(model=replica, optimizer=optimizer) as run:
+        told = time.perf_counter() - began_s, time.process_time() - began_cpu_s
+        if not run.restored or not optimizer.state:
+            raise RuntimeError("it was not restored; SLIPSTREAM_HOOKS_LOG=1 says why")
+    torch.distributed.barrier()
+    torch.distributed.destroy_process_group()
+    print(json.dumps(told))
 
 
 def _training(*, steps: int = 1) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
@@ -190,5 +268,7 @@ def _timed(work: Callable[[], object]) -> float:
     return time.perf_counter() - began_s
 
 
+_PARTS: Final = {"load": _load, "load_cold": lambda: _load(cold=True), "rank": _rank}
+
 if __name__ == "__main__":
-    _load() if sys.argv[1:] == ["load"] else main()
+    _PARTS.get(" ".join(sys.argv[1:]), main)()

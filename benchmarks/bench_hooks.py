@@ -5,10 +5,12 @@
 
 * `mlp_ratio`, `transformer_ratio`: time of a mini-batch with the hooks attached to a control block
   over the time without, in processor time. Both run in one process in turns, attached and
-  detached, so that a slow minute of the machine slows both; the median of the pairs is taken.
+  detached, so that a slow minute of the machine slows both; the median of the pairs is taken. The
+  first ten of each turn are not counted: attaching and detaching change classes of torch, and
+  Python takes some calls to make its shortcuts anew, which a training does once.
 * `mlp_null_ratio`, `transformer_null_ratio`: the same with nothing attached in either turn. Where
   they are not 1, the machine is to blame for as much of the ratios above.
-* `boundary_us`: what a boundary costs by itself.
+* `boundary_us`: what `boundary()` costs, by which loops without an optimizer say where they are.
 * `startup_added_ms`: what the import hook adds to `python -c pass`, in processor time, which a
   busy machine changes less than time by the clock; the median of many pairs.
 """
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 PAIRS: Final = 150
+UNCOUNTED: Final = 10
 STARTS: Final = 60
 BOUNDARIES: Final = 10_000
 INJECT: Final = Path(attach.__file__).with_name("inject")
@@ -98,7 +101,8 @@ def _ratio(minibatch: Callable[[], None], each: int, begin: Callable[[], None]) 
         for attached in (pair % 2 == 0, pair % 2 == 1):
             if attached:
                 begin()
-            minibatch()
+            for _ in range(UNCOUNTED):
+                minibatch()
             began_ns = time.process_time_ns()
             for _ in range(each):
                 minibatch()

@@ -67,12 +67,24 @@ def _changing() -> Steps:
         yield 0.008, "data", 0.0045
 
 
+def _two_waits() -> Steps:
+    """Nothing was tuned on this one or the next."""
+    yield 0.017, "data", 0.009
+    yield 0.011, "metrics", 0.006
+
+
+def _slow() -> Steps:
+    yield 0.061, "data", 0.031 + _random.uniform(-0.003, 0.003)
+
+
 OWNERS: dict[str, Callable[[], Steps]] = {
     "long wait": _long_wait,
     "short waits": _short_waits,
     "no wait": _no_wait,
     "unpredictable": _unpredictable,
     "changing": _changing,
+    "two waits": _two_waits,
+    "slow": _slow,
 }
 
 
@@ -125,7 +137,7 @@ def _obey(gate: NativeGate, phase_file: str, computing_thread: int) -> None:
         mode, share = line.split()
         policy = os.SCHED_IDLE if mode == "idle" else os.SCHED_OTHER
         os.sched_setscheduler(computing_thread, policy, os.sched_param(0))
-        gate.watch(owner if mode == "gated" else None)
+        gate.watch([owner] if mode == "gated" else [])
         gate.set_share({"parked": 0, "free": 100, "idle": 100}.get(mode, int(share)))
         _say({name: getattr(gate.words, name) for name in ("sleeps", "risked", "overrun_ns")})
     os._exit(0)

@@ -54,16 +54,16 @@ def eventually(condition: Callable[[], bool], *, within_s: float = 30.0) -> bool
     return False
 
 
-def make_word(run_dir: Path, *, job_id: int = JOB) -> Path:
+def make_word(run_dir: Path, *, job_id: int = JOB, gpu: str = GPU) -> Path:
     """The phase word of a GPU, as the coordinator makes it."""
     Path(batons.folder(str(run_dir))).mkdir(exist_ok=True)
-    phases.create(run_dir, GPU, job_id=job_id, uid=os.getuid())
-    return word_path(run_dir)
+    phases.create(run_dir, gpu, job_id=job_id, uid=os.getuid())
+    return word_path(run_dir, gpu=gpu)
 
 
-def word_path(run_dir: Path) -> Path:
+def word_path(run_dir: Path, *, gpu: str = GPU) -> Path:
     """Where it is."""
-    return Path(owner_phase.path(str(run_dir), GPU))
+    return Path(owner_phase.path(str(run_dir), gpu))
 
 
 def read_word(path: Path) -> OwnerPhase:
@@ -72,10 +72,12 @@ def read_word(path: Path) -> OwnerPhase:
 
 
 @contextlib.contextmanager
-def session_of(run_dir: Path, role: Role) -> Iterator[tuple[Session, blocks.Block]]:
+def session_of(
+    run_dir: Path, role: Role, *, gpus: tuple[str, ...] = (GPU,)
+) -> Iterator[tuple[Session, blocks.Block]]:
     """A session of this process and the coordinator's view of its page."""
     identity = Identity(
-        *(JOB, "0", int(role), os.getuid(), role, "shared", "token", (GPU,), os.getpid(), 1)
+        *(JOB, "0", int(role), os.getuid(), role, "shared", "token", gpus, os.getpid(), 1)
     )
     seen = blocks.create(run_dir / "blocks", identity, lease_until_ns=FOREVER_NS)
     claimed = hook_blocks.claim(str(seen.path))

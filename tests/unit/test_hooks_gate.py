@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -310,14 +310,18 @@ def test_a_forked_child_is_not_gated(gate: Callable[..., NativeGate]) -> None:
     assert status == 0
 
 
-def test_an_interrupt_reaches_a_guest_at_a_closed_gate() -> None:
-    """Ctrl-C ends a program whose operator waits for a share of nothing; pressed again if need be.
+@pytest.mark.parametrize("asleep", [True, False])
+def test_an_interrupt_reaches_a_guest_at_a_closed_gate(*, asleep: bool) -> None:
+    """One Ctrl-C ends a program whose operator waits for a share of nothing.
 
-    A signal that comes between two sleeps of the gate is not seen before the next one.
+    Also one that wakes nobody in the gate: here another thread is given it by the kernel.
     """
     program = (
-        "import torch\n"
+        "import signal, threading, time, torch\n"
         "from slipstream.torch_hooks.native_gate import NativeGate\n"
+        "threading.Thread(target=time.sleep, args=(60,), daemon=True).start()\n"
+        f"if not {asleep}:\n"
+        "    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})\n"
         "gate = NativeGate(0)\n"
         "print('here', flush=True)\n"
         "torch.ones(2) + 1\n"
@@ -330,15 +334,28 @@ def test_an_interrupt_reaches_a_guest_at_a_closed_gate() -> None:
     )
     assert child.stdout
     assert child.stdout.readline() == "here\n"
-    errors = ""
+    time.sleep(0.5)
+    child.send_signal(signal.SIGINT)
     try:
-        for _ in range(60):
-            time.sleep(1.1)
-            child.send_signal(2)
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                _, errors = child.communicate(timeout=1)
-                break
+        _, errors = child.communicate(timeout=30)
     finally:
         child.kill()
         child.communicate()
     assert "KeyboardInterrupt" in errors
+
+
+def test_a_removed_gate_leaves_the_handlers_of_signals_alone(
+    gate: Callable[..., NativeGate],
+) -> None:
+    """The program's own handler runs under the gate and after it, once for each signal."""
+    heard: list[int] = []
+    before = signal.signal(signal.SIGUSR1, lambda number, _: heard.append(number))
+    try:
+        gated = gate(50)
+        signal.raise_signal(signal.SIGUSR1)
+        assert len(heard) == 1
+        gated.remove()
+        signal.raise_signal(signal.SIGUSR1)
+        assert len(heard) == 2
+    finally:
+        signal.signal(signal.SIGUSR1, before)

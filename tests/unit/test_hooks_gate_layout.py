@@ -11,6 +11,7 @@ import pytest
 
 from slipstream.torch_hooks import native
 from slipstream.torch_hooks.native_gate import Words
+from slipstream.torch_hooks.native_step import Course, PaceNumbers, Steps
 from slipstream.wire import owner_phase
 from slipstream.wire.owner_phase import OwnerPhase
 
@@ -26,7 +27,14 @@ CONSTANTS = {
 
 
 @pytest.mark.parametrize(
-    ("name", "structure"), [("slip_owner_phase", OwnerPhase), ("slip_gate", Words)]
+    ("name", "structure"),
+    [
+        ("slip_owner_phase", OwnerPhase),
+        ("slip_gate", Words),
+        ("slip_steps", Steps),
+        ("slip_course", Course),
+        ("slip_pace", PaceNumbers),
+    ],
 )
 def test_c_and_python_agree(tmp_path: Path, name: str, structure: type[ctypes.Structure]) -> None:
     """Each field is where the other has it and of its size, and there is nothing beyond."""
@@ -56,9 +64,8 @@ def _said_by_c(folder: Path, lines: list[str]) -> list[str]:
     source = folder / "measure.c"
     source.write_text(
         "#include <stddef.h>\n#include <stdio.h>\n"
-        f'#include "{native.FOLDER / "gate.h"}"\nint main(void) {{\n'
-        + "\n".join(lines)
-        + "\nreturn 0;\n}\n"
+        f'#include "{native.FOLDER / "gate.h"}"\n#include "{native.FOLDER / "step.h"}"\n'
+        "int main(void) {\n" + "\n".join(lines) + "\nreturn 0;\n}\n"
     )
     subprocess.run(["cc", "-std=c11", "-o", folder / "measure", source], check=True)
     done = subprocess.run([folder / "measure"], capture_output=True, text=True, check=True)

@@ -22,6 +22,7 @@ from gate_rig import (
     session_of,
     word_path,
 )
+from slipstream.torch_hooks import native_gate
 from slipstream.torch_hooks.native import __main__ as native_build
 from slipstream.torch_hooks.native_gate import NativeGate
 from slipstream.torch_hooks.notes import Notes
@@ -50,12 +51,12 @@ def word(tmp_path: Path) -> Path:
 class Guest:
     """A thread that computes for ever behind a gate of 0 percent."""
 
-    def __init__(self, word: Path) -> None:
+    def __init__(self, *words: Path) -> None:
         self.done = 0
         self._stop = False
-        self._watch = OwnerWatch(str(word))
+        self._watches = [OwnerWatch(str(word)) for word in words]
         self.gate = NativeGate(0)
-        self.gate.watch(self._watch)
+        self.gate.watch(self._watches)
         self._thread = threading.Thread(target=self._train)
         self._thread.start()
 
@@ -84,7 +85,8 @@ class Guest:
         self._stop = True
         self.gate.remove()
         self._thread.join(30)
-        self._watch.close()
+        for watch in self._watches:
+            watch.close()
 
 
 @pytest.fixture
@@ -108,6 +110,46 @@ def test_a_guest_runs_while_the_owner_waits_and_not_longer(
             assert guest.stands()
         assert guest.gate.words.risked + guest.gate.words.fitted > 0
     assert word.exists()
+
+
+def test_a_guest_on_two_gpus_runs_while_both_owners_wait(tmp_path: Path, word: Path) -> None:
+    """Its next operator may be on either GPU; a killed owner is none to be spared."""
+    guest = Guest(word, make_word(tmp_path, job_id=JOB + 1, gpu="GPU-b"))
+    try:
+        with owning(tmp_path) as first, owning(tmp_path, job_id=JOB + 1) as second:
+            for one, other in ((first, second), (second, first)):
+                assert one.tell("begin") == "True"
+                assert guest.stands()
+                assert other.tell("begin") == "True"
+                assert guest.goes_on()
+                one.tell("end")
+                assert guest.stands()
+                other.tell("end")
+                assert guest.stands()
+            first.tell("begin")
+            second.kill()
+            assert eventually(lambda: guest.gate.words.owners_found_dead > 0)
+            assert guest.goes_on()
+            first.tell("end")
+            assert guest.stands()
+    finally:
+        guest.end()
+
+
+def test_a_session_watches_the_owners_of_all_its_gpus(tmp_path: Path) -> None:
+    """Also of one that gets its owner later, and no longer of one that lost it."""
+    first = make_word(tmp_path)
+    with session_of(tmp_path, Role.GUEST, gpus=("GPU-a", "GPU-b")) as (session, seen):
+        seen.direct(Directive(1, share_pct=50))
+        session.boundary()
+        assert native_gate.counters().owners == 1
+        make_word(tmp_path, job_id=JOB + 1, gpu="GPU-b")
+        session.boundary()
+        assert native_gate.counters().owners == 2
+        first.unlink()
+        session.boundary()
+        assert native_gate.counters().owners == 1
+    assert native_gate.counters().owners == 0
 
 
 @pytest.mark.parametrize("waiting", [False, True])
@@ -170,7 +212,7 @@ import torch
 from slipstream.torch_hooks.native_gate import NativeGate
 from slipstream.torch_hooks.owner_watch import OwnerWatch
 gate = NativeGate(0)
-gate.watch(OwnerWatch({str(word)!r}))
+gate.watch([OwnerWatch({str(word)!r})])
 print("here", flush=True)
 while True:
     torch.ones(2) + 1

@@ -20,28 +20,21 @@ from threading import get_ident
 from time import monotonic_ns
 from typing import TYPE_CHECKING, TypeVar
 
-from slipstream.torch_hooks import block as blocks
-from slipstream.torch_hooks import dynamo, first_use, node_client, notes, read_ahead
+from slipstream.torch_hooks import dynamo, first_use, native, native_step, notes, pages, read_ahead
 from slipstream.torch_hooks.boundaries import Boundaries
 from slipstream.torch_hooks.launch import process_started_ns
+from slipstream.torch_hooks.pages import switched_off
 from slipstream.torch_hooks.saving import Saving
 from slipstream.torch_hooks.session import Session
 from slipstream.torch_hooks.watching import Watch
-from slipstream.wire import control_block
-from slipstream.wire.control_block import (
-    ENVIRONMENT_VARIABLE,
-    ControlBlockError,
-    Phase,
-    Request,
-)
+from slipstream.wire.control_block import ENVIRONMENT_VARIABLE, Phase, Request
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from slipstream.torch_hooks.block import Block
     from slipstream.torch_hooks.loader_waits import LoaderWaits
 
-SWITCH_VARIABLE = "SLIPSTREAM_HOOKS"
-"""0: the hooks do nothing at all."""
 CHECKPOINT_VARIABLE = "SLIPSTREAM_CHECKPOINT_DIR"
 """The folder, on a ramdisk, that a training is saved to."""
 RESTORE_VARIABLE = "SLIPSTREAM_RESTORE"
@@ -81,8 +74,9 @@ class _Process:
     def __init__(self) -> None:
         self.notes = notes.from_environment()
         self.handles: list[object] = []
+        self.boundaries: Boundaries | None = None
         self.requests: dict[int, Callable[[], None]] = {}
-        self.block: blocks.Block | None = None
+        self.block: Block | None = None
         self.session: Session | None = None
         self.loader_waits: LoaderWaits | None = None
         self.tried_for_own_page = False
@@ -98,9 +92,9 @@ class _Process:
         """Take the task's page if nobody has it yet; torchrun itself has that of its ranks."""
         path = os.environ.get(ENVIRONMENT_VARIABLE, "")
         if path and self.block is None:
-            self.block = _claim(path, self.notes)
-        if self.block is None and _is_rank_of_torchrun():
-            self.block = _own_block(self.notes)
+            self.block = pages.claim(path, self.notes)
+        if self.block is None and pages.is_rank_of_torchrun():
+            self.block = pages.own(self.notes)
 
     def tell_launch(self) -> None:
         """When what happened, also to a page that comes late."""
@@ -126,13 +120,26 @@ class _Process:
         if self.session is None and not self.tried_for_own_page:
             # A process without a page that trains after all: a rank of torchrun's, a forked child.
             self.tried_for_own_page = True
-            self.block = _own_block(self.notes)
+            self.block = pages.own(self.notes)
             self.begin()
         if not self.trainer:
             self.trainer = get_ident()
             self.stop_reading_ahead()
         if self.session is not None and self.trainer == get_ident():
             self.session.boundary()
+            self.take_shortcuts(self.session)
+
+    def take_shortcuts(self, session: Session) -> None:
+        """From here on, boundaries of this thread at which nothing happens cost next to nothing."""
+        steps = self.boundaries.steps_of_this_thread() if self.boundaries else None
+        if self.boundaries is None or steps is None:
+            return  # it calls boundary() itself
+        course, pace, block = session.course, session.pace.numbers, session.block
+        try:
+            self.boundaries.use(native_step.shortcuts())
+        except native.NativeError:
+            return  # it works without, some microseconds slower
+        native_step.follow(get_ident(), steps, course, pace, block.up_address, block.down_address)
 
     def read_ahead(self) -> None:
         """While torch is imported there is time for the data."""
@@ -148,9 +155,11 @@ class _Process:
             self.session.saved(spent_ns, by_trainer=self.trainer in (0, get_ident()))
 
     def end(self) -> None:
+        native_step.forget()
         self.stop_reading_ahead()
         first_use.forget()
         session, self.session, self.block = self.session, None, None
+        self.trainer = 0
         if session:
             session.end()
 
@@ -185,6 +194,7 @@ def attach() -> None:
     # torch.optim deletes its attribute `optimizer`, so it cannot be reached through torch.
     optimizer = importlib.import_module("torch.optim.optimizer")
     boundaries = Boundaries(boundary, sys.modules.get("torch.autograd.profiler"))
+    _process.boundaries = boundaries
     if not _process.dynamo_told:
         _process.dynamo_told = True  # it remembers functions: once is enough
         _keep_dynamo_out(boundaries)
@@ -238,6 +248,7 @@ def boundary() -> None:
 @_harmless
 def _give_up() -> None:
     """A session that fails once is not asked again, and holds nothing up."""
+    native_step.forget()
     session, _process.session = _process.session, None
     if session:
         session.remove_gate()
@@ -336,46 +347,6 @@ def _meet_frameworks() -> None:
         frameworks.meet()
 
 
-def switched_off() -> bool:
-    """Whether the user wants none of it."""
-    return os.environ.get(SWITCH_VARIABLE) == "0"
-
-
-def _is_rank_of_torchrun() -> bool:
-    """And not a process that a rank has started, which inherits what torchrun told it."""
-    if "TORCHELASTIC_RUN_ID" not in os.environ:
-        return False
-    process = sys.modules.get("multiprocessing.process")
-    if process is None:
-        return True
-    # A spawned process imports its parent's main module, and torch, before it knows its parent.
-    imports_main = getattr(process.current_process(), "_inheriting", False)
-    return process.parent_process() is None and not imports_main
-
-
-def _claim(path: str, log: notes.Notes) -> blocks.Block | None:
-    try:
-        return blocks.claim(path)
-    except (OSError, ControlBlockError) as error:
-        log.problem("control block", f"{path}: {error}; training goes on without it")
-        return None
-
-
-def _own_block(log: notes.Notes) -> blocks.Block | None:
-    """A page of this process's own, asked for in the name of its task."""
-    task_block = os.environ.get(ENVIRONMENT_VARIABLE, "")
-    if not task_block or switched_off():
-        return None
-    try:
-        # Read, not opened for writing: its writer is another process.
-        with open(task_block, "rb") as page:  # noqa: PTH123 (no pathlib in a user's process)
-            identity = control_block.read_identity(page.read(control_block.PAGE_BYTES + 1))
-        return blocks.claim(node_client.ask_for_block(task_block, identity))
-    except (OSError, ControlBlockError) as error:
-        log.problem("control block", f"none for this process: {error}")
-        return None
-
-
 @_harmless
 def _at_exit() -> None:
     _process.end()
@@ -383,6 +354,7 @@ def _at_exit() -> None:
 
 def _forget_in_child() -> None:
     """A forked child has neither its parent's page nor its batons; it may ask for its own."""
+    native_step.forget()
     _process.session, session = None, _process.session
     _process.block, block = None, _process.block
     _process.tried_for_own_page = False

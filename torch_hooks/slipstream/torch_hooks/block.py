@@ -34,19 +34,20 @@ _MINIBATCH = word(Up, "minibatch_ns")
 _DOWN_SEQUENCE = word(Down, "sequence")
 _LEASE = word(Down, "lease_until_ns")
 _SHARE = word(Down, "share_pct")
+_NOTHING = 1  # odd: no directive that is whole has such a sequence
 
 
 class Block:
     """This process's page. Not safe for threads: only the thread that trains writes it."""
 
-    __slots__ = ("_descriptor", "_told", "_words", "identity", "path")
+    __slots__ = ("_descriptor", "_words", "identity", "path", "told")
 
     def __init__(self, path: str, descriptor: int, page: mmap.mmap, identity: Identity) -> None:
         self.path = path
         self.identity = identity
         self._descriptor = descriptor
         self._words = memoryview(page).cast("Q")
-        self._told = -1
+        self.told = _NOTHING
         self._words[_SEQUENCE] &= ~1  # a killed writer before us may have left it odd
         self.write(pid=os.getpid())
 
@@ -65,6 +66,12 @@ class Block:
         """Where `Down` is in this process's memory until the page is closed, for native code."""
         page = ctypes.c_char.from_buffer(self._words.obj)
         return ctypes.addressof(page) + control_block.DOWN_OFFSET
+
+    @property
+    def up_address(self) -> int:
+        """The same of `Up`."""
+        page = ctypes.c_char.from_buffer(self._words.obj)
+        return ctypes.addressof(page) + _SEQUENCE * control_block.WORD_BYTES
 
     def asked_share_pct(self) -> int:
         """The share as it is asked for now, whole or not: one word is read alone."""
@@ -90,17 +97,17 @@ class Block:
         words[_LAST_BOUNDARY] = at_ns
         words[_MINIBATCH] = minibatch_ns
         words[_SEQUENCE] = sequence + 2
-        return words[_LEASE] >= at_ns and words[_DOWN_SEQUENCE] == self._told
+        return words[_LEASE] >= at_ns and words[_DOWN_SEQUENCE] == self.told
 
     def news(self) -> Directive | None:
         """The directive, if there is one that was not read yet and that is whole."""
         sequence = self._words[_DOWN_SEQUENCE]
-        if sequence == self._told:
+        if sequence == self.told:
             return None
         words = control_block.read_half(Down, self._read)
         if not words:
             return None  # looked at again at the next boundary
-        self._told = words[0]
+        self.told = words[0]
         return control_block.read_directive(words)
 
     def close(self) -> None:

@@ -7,7 +7,9 @@ are counted in depth. Of several optimizers one leads: the first that steps. Ano
 the leader is gone or has been passed sixteen times.
 
 A step that raises never reaches the hook after it. Therefore a step that seems to be inside another
-looks whether that other one is still on the stack, and forgets it otherwise.
+looks whether there is another one on the stack, and forgets it otherwise.
+
+The plain case has a shortcut in native code (`native_step`).
 """
 
 from __future__ import annotations
@@ -18,10 +20,13 @@ from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
 from slipstream.torch_hooks.labels import label
+from slipstream.torch_hooks.native_step import Steps, never
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import FrameType, ModuleType
+
+    from slipstream.torch_hooks.native_step import Shortcuts
 
 _PASSED_BY = 16
 
@@ -29,13 +34,11 @@ _PASSED_BY = 16
 class _Thread:
     """How deep a thread is in steps, and whose steps it follows."""
 
-    __slots__ = ("depth", "leader", "outermost", "passed")
+    __slots__ = ("leader", "steps")
 
     def __init__(self) -> None:
-        self.depth = 0
-        self.outermost = 0
+        self.steps = Steps()
         self.leader: Callable[[], object] = _nobody
-        self.passed = 0
 
 
 class _NeverOn:
@@ -47,7 +50,7 @@ class _NeverOn:
 class Boundaries:
     """The hooks of this process; each thread that steps has its own depth and leader."""
 
-    __slots__ = ("_at_boundary", "_profiler", "_threads")
+    __slots__ = ("_at_boundary", "_profiler", "_step_begins", "_step_ends", "_threads")
 
     def __init__(self, at_boundary: Callable[[], None], profiler: ModuleType | None = None) -> None:
         """`profiler` is torch's: looking whether it is on costs some ten nanoseconds."""
@@ -55,30 +58,44 @@ class Boundaries:
         can_be_asked = profiler is not None and hasattr(profiler, "_is_profiler_enabled")
         self._profiler: Any = profiler if can_be_asked else _NeverOn
         self._threads: dict[int, _Thread] = {}
+        self._step_begins: Callable[[], bool] = never
+        self._step_ends: Callable[[object], bool] = never
+
+    def use(self, shortcuts: Shortcuts) -> None:
+        """Ask these first."""
+        self._step_begins, self._step_ends = shortcuts
+
+    def steps_of_this_thread(self) -> Steps | None:
+        """Where it is, for the shortcuts; None if it never stepped."""
+        thread = self._threads.get(get_ident())
+        return thread.steps if thread else None
 
     def before_step(self, _optimizer: object, _args: object, _kwargs: object) -> None:
         """Torch's hook before each step."""
+        if self._step_begins():
+            return
         thread = self._threads.get(get_ident())
         if thread is None:
             thread = self._threads[get_ident()] = _Thread()
-        caller = _getframe(1)
-        if thread.depth and _is_below(caller, thread.outermost):
-            thread.depth += 1
+        if thread.steps.depth and _is_inside_another(_getframe(1)):
+            thread.steps.depth += 1
         else:
-            thread.depth = 1
-            thread.outermost = id(caller)
+            thread.steps.depth = 1
 
     def after_step(self, optimizer: object, _args: object, _kwargs: object) -> None:
         """Torch's hook after each step."""
+        is_profiled = self._profiler._is_profiler_enabled  # noqa: SLF001 (asking torch takes 60 ns)
+        if not is_profiled and self._step_ends(optimizer):
+            return
         thread = self._threads.get(get_ident())
-        if thread is None:
+        if thread is None or not thread.steps.depth:
             return  # attached in the middle of a step
-        thread.depth -= 1
-        if thread.depth > 0:
+        thread.steps.depth -= 1
+        if thread.steps.depth:
             return
         if thread.leader() is optimizer or _takes_the_lead(thread, optimizer):
-            thread.passed = 0
-            if self._profiler._is_profiler_enabled:  # noqa: SLF001 (asking torch takes 60 ns)
+            thread.steps.passed = 0
+            if is_profiled:
                 with label("boundary"):
                     self._at_boundary()
             else:
@@ -86,9 +103,10 @@ class Boundaries:
 
 
 def _takes_the_lead(thread: _Thread, optimizer: object) -> bool:
-    thread.passed += 1
-    if thread.leader() is not None and thread.passed < _PASSED_BY:
+    thread.steps.passed += 1
+    if thread.leader() is not None and thread.steps.passed < _PASSED_BY:
         return False
+    thread.steps.leader = id(optimizer)
     try:
         thread.leader = weakref.ref(optimizer)
     except TypeError:  # a class of the user's that allows no weak references
@@ -100,15 +118,16 @@ def _nobody() -> None:
     return None
 
 
-def _is_below(caller: FrameType, outermost: int) -> bool:
-    """Whether the step called from `caller` runs inside the one called from `outermost`.
+def _is_inside_another(caller: FrameType) -> bool:
+    """Whether the step that calls our hook from this frame of torch's runs inside another one.
 
-    The frame of a step that raised is gone and its number may be that of the caller itself: hence
-    the search begins one further up.
+    Torch wraps each step of each optimizer in the same function. What Dynamo makes of it has
+    another name and other code, in the same place.
     """
+    place = caller.f_code.co_filename, caller.f_code.co_firstlineno
     frame = caller.f_back
     while frame is not None:
-        if id(frame) == outermost:
+        if (frame.f_code.co_filename, frame.f_code.co_firstlineno) == place:
             return True
         frame = frame.f_back
     return False

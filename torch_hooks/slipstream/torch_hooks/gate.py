@@ -8,6 +8,7 @@ the boundary where a share below 100 % is first read, and removed at the one whe
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
 from typing import TYPE_CHECKING, Any, Protocol
@@ -61,9 +62,9 @@ class _Native:
     def __init__(self, native_gate: NativeGate, occupancy: Any, block: Block) -> None:  # noqa: ANN401 (a module)
         self._native = native_gate
         self._occupancy = occupancy
-        self._phase_path = _phase_path(block)
-        self._owner: OwnerWatch | None = None
-        self._look_for_owner()
+        self._phase_paths = _phase_paths(block)
+        self._owners: dict[str, OwnerWatch] = {}
+        self._look_for_owners()
         if occupancy:
             occupancy.hold_launches(native_gate)
 
@@ -73,38 +74,41 @@ class _Native:
 
     def at_boundary(self, epoch: int) -> None:
         self._native.heard(epoch)
-        self._look_for_owner()
+        self._look_for_owners()
 
     def remove(self) -> None:
         if self._occupancy:
             self._occupancy.hold_launches(None)
         self._native.remove()
-        if self._owner:
-            self._owner.close()
+        for owner in self._owners.values():
+            owner.close()
 
-    def _look_for_owner(self) -> None:
+    def _look_for_owners(self) -> None:
         """A GPU gets another owner, and with it another word, while a guest is on it."""
-        before = self._owner
-        if not self._phase_path or (before and not before.is_replaced()):
+        left = {path: one for path, one in self._owners.items() if not one.is_replaced()}
+        fresh = {}
+        for path in self._phase_paths:
+            if path not in left:
+                with contextlib.suppress(OSError):  # nobody says when it waits
+                    fresh[path] = OwnerWatch(path)
+        if not fresh and len(left) == len(self._owners):
             return
-        try:
-            self._owner = OwnerWatch(self._phase_path)
-        except OSError:
-            self._owner = None  # nobody says when it waits: the share alone counts
-        self._native.watch(self._owner)
-        if before:
-            before.close()
+        before, self._owners = self._owners, {**left, **fresh}
+        self._native.watch(list(self._owners.values()))
+        for path, owner in before.items():
+            if path not in left:
+                owner.close()
 
 
-def _phase_path(block: Block) -> str:
-    """Where the owner of a guest's GPU says that it waits; of several GPUs only the first counts.
+def _phase_paths(block: Block) -> list[str]:
+    """Where the owners of a guest's GPUs say that they wait.
 
     An owner never opens its own word here: closing it would drop the lock by which it is known.
     """
     told = block.identity
-    if told.role != Role.GUEST or not told.gpu_uuids:
-        return ""
-    return owner_phase.path(block.run_dir, told.gpu_uuids[0])
+    if told.role != Role.GUEST:
+        return []
+    return [owner_phase.path(block.run_dir, uuid) for uuid in told.gpu_uuids]
 
 
 class _AtLaunches:

@@ -8,12 +8,15 @@ before it is used: known operators must be counted right, or it is taken away ag
 from __future__ import annotations
 
 import ctypes
+import signal
 import sys
 from typing import TYPE_CHECKING, Any
 
 from slipstream.torch_hooks import native
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from slipstream.torch_hooks.owner_watch import OwnerWatch
 
 NEWEST_TORCH = (2, 13)
@@ -29,8 +32,7 @@ class Words(ctypes.Structure):
     share_pct: int
     told_epoch: int
     down: int | None
-    phase: int | None
-    phase_descriptor: int
+    owners: int
     charged_by_hand: int
     operators: int
     sleeps: int
@@ -48,8 +50,7 @@ class Words(ctypes.Structure):
         ("share_pct", ctypes.c_uint64),
         ("told_epoch", ctypes.c_uint64),
         ("down", ctypes.c_void_p),
-        ("phase", ctypes.c_void_p),
-        ("phase_descriptor", ctypes.c_int64),
+        ("owners", ctypes.c_uint64),
         ("charged_by_hand", ctypes.c_uint64),
         ("operators", ctypes.c_uint64),
         ("sleeps", ctypes.c_uint64),
@@ -84,6 +85,9 @@ class NativeGate:
         words.share_pct = share_pct
         words.down = down_address or None
         words.charged_by_hand = not at_operators
+        for number in signal.valid_signals():
+            if callable(signal.getsignal(number)):
+                self._library.slip_signals_hear(number)
         self._library.slip_gate_close()
 
     @property
@@ -95,12 +99,11 @@ class NativeGate:
         """For a gate without a page, which reads its share there by itself."""
         self.words.share_pct = share_pct
 
-    def watch(self, owner: OwnerWatch | None) -> None:
-        """Use this owner's waits from now on; it must stay open until another is given."""
-        if owner:
-            self._library.slip_gate_watch(owner.address, owner.descriptor)
-        else:
-            self._library.slip_gate_watch(None, -1)
+    def watch(self, owners: Sequence[OwnerWatch]) -> None:
+        """Use these owners' waits from now on; they must stay open until others are given."""
+        phases = (ctypes.c_void_p * len(owners))(*(one.address for one in owners))
+        descriptors = (ctypes.c_int64 * len(owners))(*(one.descriptor for one in owners))
+        self._library.slip_gate_watch(phases, descriptors, len(owners))
 
     def heard(self, epoch: int) -> None:
         """What this directive asks for is being done: no operator has to hurry to a boundary."""
@@ -116,6 +119,7 @@ class NativeGate:
 
     def remove(self) -> None:
         """Nobody waits any more, and torch is as it was."""
+        self._library.slip_signals_hear_no_more()
         self._library.slip_gate_remove()
         self._library.slip_gate_let_go()
 
@@ -136,7 +140,7 @@ def _library() -> ctypes.CDLL:
     library.slip_gate_install.restype = ctypes.c_char_p
     library.slip_gate_counted.restype = ctypes.c_uint64
     library.slip_gate_count.argtypes = (ctypes.c_char_p,)
-    library.slip_gate_watch.argtypes = (ctypes.c_void_p, ctypes.c_int64)
+    library.slip_gate_watch.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint64)
     library.slip_gate_admit.argtypes = (ctypes.c_uint64, ctypes.c_uint64)
     library.slip_gate_charge.argtypes = (ctypes.c_uint64, ctypes.c_uint64)
     return library

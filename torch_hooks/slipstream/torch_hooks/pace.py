@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from slipstream.torch_hooks.native_step import PaceNumbers
+
 _FIRST = 8
 _SHIFT = 3  # a new duration weighs an eighth
 _LEAST_NS = 1000  # below this an eighth of it rounds to nothing, and it would never grow again
@@ -13,18 +15,24 @@ class Pace:
 
     A duration counts for at most twice and at least half of the mean before it, so that one pause
     moves it by an eighth, while a lasting change is followed within some forty mini-batches.
+    `step.c` does the same.
     """
 
-    __slots__ = ("_seen", "duration_ns")
+    __slots__ = ("numbers",)
 
     def __init__(self) -> None:
-        self._seen = 0
-        self.duration_ns = 0
+        self.numbers = PaceNumbers()
+
+    @property
+    def duration_ns(self) -> int:
+        """The running time."""
+        return self.numbers.duration_ns
 
     def add(self, duration_ns: int) -> int:
         """Count one more mini-batch; returns the running time."""
-        mean = self.duration_ns
-        if self._seen < _FIRST:
+        numbers = self.numbers
+        mean = numbers.duration_ns
+        if numbers.seen < _FIRST:
             return self._add_first(duration_ns)
         # Comparisons, not min and max: those would be half the cost of a boundary.
         if duration_ns > mean << 1:
@@ -32,11 +40,12 @@ class Pace:
         elif duration_ns < mean >> 1:
             duration_ns = mean >> 1
         mean += (duration_ns - mean) >> _SHIFT
-        self.duration_ns = mean if mean > _LEAST_NS else _LEAST_NS  # noqa: FURB136 (see above)
+        numbers.duration_ns = mean if mean > _LEAST_NS else _LEAST_NS  # noqa: FURB136 (see above)
         return mean
 
     def _add_first(self, duration_ns: int) -> int:
-        least = min(self.duration_ns, duration_ns) if self._seen else duration_ns
-        self._seen += 1
-        self.duration_ns = max(_LEAST_NS, least)
-        return self.duration_ns
+        numbers = self.numbers
+        least = min(numbers.duration_ns, duration_ns) if numbers.seen else duration_ns
+        numbers.seen += 1
+        numbers.duration_ns = max(_LEAST_NS, least)
+        return numbers.duration_ns

@@ -17,7 +17,7 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from slipstream.torch_hooks import attach
+from slipstream.torch_hooks import attach, pages
 from slipstream.torch_hooks.attach import CHECKPOINT_VARIABLE, RESTORE_VARIABLE
 from slipstream.torch_hooks.checkpoint import found, generations, own, parts, ranks, restoring
 from slipstream.torch_hooks.checkpoint.encoding import Encoder
@@ -281,7 +281,7 @@ def _folder(variable: str) -> Path | None:
     """A folder of the environment; tasks of one job that train apart have one each below it."""
     folder = os.environ.get(variable, "")
     task = os.environ.get("SLURM_PROCID", "0")
-    if not folder or attach.switched_off():
+    if not folder or pages.switched_off():
         return None
     together = ranks.shard().world_size > 1
     return Path(folder) if together or task == "0" else Path(folder) / f"{_TASK}{task}"

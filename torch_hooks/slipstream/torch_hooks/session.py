@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from slipstream.torch_hooks.baton import DEFAULT_SLICE_MS, SLICE_VARIABLE, Baton
 from slipstream.torch_hooks.labels import label
+from slipstream.torch_hooks.native_step import Course
 from slipstream.torch_hooks.pace import Pace
 from slipstream.wire.control_block import Capability, Phase, Request, Role
 
@@ -48,17 +49,15 @@ class Session:
         requests: dict[int, Callable[[], None]] | None = None,
     ) -> None:
         self.block = block
-        self.minibatches = 0
+        self.course = Course(began_ns=monotonic_ns())
         self.directive: Directive | None = None
         self.requests = {} if requests is None else requests
         """Who carries out which request; one that nobody serves is noted."""
         self._notes = notes
-        self._pace = Pace()
-        self._began_ns = monotonic_ns()
+        self.pace = Pace()
         self._baton = _baton(block, notes)
         self._leases_lost = 0
         self._lost = False
-        self._quiet = False
         self._armed = False
         self._baton_waited_ns = 0
         self._paused_ns = 0
@@ -74,6 +73,11 @@ class Session:
         self._slept_ns = 0
         block.write(phase=Phase.LOADING, capabilities=self._capabilities)
 
+    @property
+    def minibatches(self) -> int:
+        """How many boundaries there were."""
+        return self.course.minibatches
+
     def may_begin(self) -> bool:
         """Whether nobody asks this process to stand still before it has used a device."""
         self._read_news()
@@ -84,26 +88,27 @@ class Session:
         self._read_news()
         self._stand_still()
         self.block.write(gated_ns=self._paused_ns)
-        self._began_ns = monotonic_ns()
+        self.course.began_ns = monotonic_ns()
 
     def boundary(self) -> None:
-        """Between two mini-batches. Almost always quick: each microsecond here is the user's."""
+        """Between two mini-batches. Almost always quick, and then `native_step` does the same."""
         now_ns = monotonic_ns()
-        self.minibatches += 1
+        course = self.course
+        course.minibatches += 1
         if self._gate is not None:
             self._leave_out_sleep(self._gate, now_ns)
-        pace_ns = self._pace.add(now_ns - self._began_ns)
-        if self.block.boundary(self.minibatches, now_ns, pace_ns) and self._quiet:
-            self._began_ns = now_ns
+        pace_ns = self.pace.add(now_ns - course.began_ns)
+        if self.block.boundary(course.minibatches, now_ns, pace_ns) and course.quiet:
+            course.began_ns = now_ns
         else:
             self._look_up(now_ns)
-            self._began_ns = monotonic_ns()  # waiting is not training
+            course.began_ns = monotonic_ns()  # waiting is not training
 
     def saved(self, spent_ns: int, *, by_trainer: bool) -> None:
         """The program has saved something; only the thread that trains may say so at once."""
         self._saving_ns += spent_ns
         if by_trainer:
-            self._began_ns += spent_ns  # saving is not training
+            self.course.began_ns += spent_ns  # saving is not training
             self.block.write(saving_ns=self._saving_ns)
 
     def can(self, capability: Capability, *, yes: bool) -> None:
@@ -116,7 +121,7 @@ class Session:
     @contextmanager
     def during(self, phase: Phase) -> Iterator[None]:
         """Something that is not training, and not part of the mini-batch time."""
-        minibatch_began_ns, began_ns = self._began_ns, monotonic_ns()
+        minibatch_began_ns, began_ns = self.course.began_ns, monotonic_ns()
         self.block.write(phase=phase)
         try:
             yield
@@ -124,7 +129,7 @@ class Session:
             after = Phase.TRAINING if self.minibatches else Phase.LOADING
             self.block.write(phase=after, problems=self._notes.total)
             # Whatever `saved` has left out meanwhile is part of this.
-            self._began_ns = minibatch_began_ns + monotonic_ns() - began_ns
+            self.course.began_ns = minibatch_began_ns + monotonic_ns() - began_ns
 
     def end(self) -> None:
         """The last thing this process says."""
@@ -173,7 +178,8 @@ class Session:
             self._gate.at_boundary(self.directive.epoch if self.directive else 0)
             self._slept_ns = self._gate.slept_ns
         busy = self._is_asked_to_wait or self._armed or self._capped or self._gate is not None
-        self._quiet = not (self._lost or busy)
+        self.course.told = self.block.told
+        self.course.quiet = not (self._lost or busy)
 
     def _read_news(self) -> None:
         directive = self.block.news()
@@ -281,7 +287,7 @@ class Session:
     def _leave_out_sleep(self, gate: Gate, now_ns: int) -> None:
         """Being held up is not training; threads may have been held up at the same time."""
         slept_ns = gate.slept_ns
-        self._began_ns = min(now_ns, self._began_ns + slept_ns - self._slept_ns)
+        self.course.began_ns = min(now_ns, self.course.began_ns + slept_ns - self._slept_ns)
         self._slept_ns = slept_ns
 
     def _carry_out(self) -> None:

@@ -16,7 +16,7 @@ TYPE_CHECKING = False  # as typing's, which would take longer to import than all
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from importlib.abc import Loader
-    from importlib.machinery import ModuleSpec
+    from importlib.machinery import ModuleSpec, PathFinder
     from types import ModuleType
 
     Around = Callable[[Callable[[], None]], None]
@@ -105,10 +105,8 @@ def _make_importable() -> None:
 
     The user's Python may have none of it, and the folder above holds packages of another Python.
     """
-    from importlib.machinery import PathFinder  # noqa: PLC0415 (nothing at start)
-
     ours = os.path.dirname(os.path.dirname(_FOLDER))  # noqa: PTH120 (no pathlib at start)
-    spec = PathFinder.find_spec("slipstream")
+    spec = _path_finder().find_spec("slipstream")
     if spec is None:
         if "slipstream" not in sys.modules:
             package = type(sys)("slipstream")
@@ -116,18 +114,23 @@ def _make_importable() -> None:
             sys.modules["slipstream"] = package
     elif spec.origin is not None:
         raise ImportError(f"another package is called slipstream: {spec.origin}")
-    elif PathFinder.find_spec("slipstream.torch_hooks", spec.submodule_search_locations) is None:
+    elif (
+        _path_finder().find_spec("slipstream.torch_hooks", spec.submodule_search_locations) is None
+    ):
         import slipstream  # noqa: PLC0415 (a namespace: importing it runs nothing)
 
         slipstream.__path__.append(ours)
 
 
+def _path_finder() -> type[PathFinder]:
+    """As `importlib.machinery` has it, whose import takes half a millisecond."""
+    return sys.modules["_frozen_importlib_external"].PathFinder  # type: ignore[no-any-return]  # a module without types
+
+
 def _run_hidden_sitecustomize() -> None:
     """Run the sitecustomize that would have run without us, in our place."""
-    from importlib.machinery import PathFinder  # noqa: PLC0415 (after the switch was looked at)
-
     elsewhere = [path for path in sys.path if os.path.abspath(path) != _FOLDER]  # noqa: PTH100 (no pathlib at start)
-    spec = PathFinder.find_spec("sitecustomize", elsewhere)
+    spec = _path_finder().find_spec("sitecustomize", elsewhere)
     if spec is None or spec.loader is None:
         return
     module = type(sys)("sitecustomize")

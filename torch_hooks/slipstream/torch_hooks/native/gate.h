@@ -16,9 +16,7 @@ struct slip_gate {
   uint64_t share_pct;
   uint64_t told_epoch;
   const struct slip_control_down* down; /* of this process's page, or null */
-  const struct slip_owner_phase*
-      phase;                /* mapped for the futex only: reading it may kill, see owner_phase.h */
-  int64_t phase_descriptor; /* or -1: no owner says when it waits */
+  uint64_t owners;                      /* whose words are watched */
   uint64_t charged_by_hand; /* device time comes from slip_gate_charge, not the CPU's clock */
   /* Counters. */
   uint64_t operators;
@@ -40,7 +38,8 @@ struct slip_gate* slip_gate(void);
 /* --- gate_admit.c: what gate.c and Python call; safe for threads -------------------------------*/
 void slip_gate_reset(void);
 void slip_gate_let_go(void);
-void slip_gate_watch(const struct slip_owner_phase* phase, int64_t descriptor);
+void slip_gate_watch(const struct slip_owner_phase* const* phases, const int64_t* descriptors,
+                     uint64_t count);
 void slip_gate_admit(uint64_t begin_ns, uint64_t duration_ns);
 void slip_gate_charge(uint64_t device_ns, uint64_t ends_ns);
 void slip_gate_operator(uint64_t name_hash);
@@ -62,16 +61,32 @@ void slip_bucket_settle(uint64_t now_ns, bool owner_waited);
 bool slip_bucket_is_open(uint64_t now_ns);     /* without a look; needs no lock */
 uint64_t slip_bucket_rest_ns(uint64_t now_ns); /* 0: there is something in it */
 
-/* --- gate_owner.c: the owner's waits
+/* --- gate_owner.c: the owners' waits, as if they were one owner
  * ------------------------------------------------------------*/
+struct slip_owner {
+  uint32_t word;         /* another one whenever one of theirs is; odd: all of them wait */
+  bool is_dead;          /* all that said anything were killed */
+  uint64_t idle_from_ns; /* as in slip_owner_phase: when all are */
+  uint64_t ends_ns;
+  uint64_t closed_ns;
+  const uint32_t* futex; /* the word to sleep on, and its value */
+  uint32_t futex_word;
+};
 void slip_owner_reset(void);
-bool slip_owner_speaks(struct slip_owner_phase* phase);
-bool slip_owner_is_dead(const struct slip_owner_phase* phase, uint64_t now_ns);
-void slip_owner_turned(const struct slip_owner_phase* phase, uint64_t now_ns);
-bool slip_owner_spares(const struct slip_owner_phase* phase, uint64_t begin_ns,
-                       uint64_t duration_ns, uint64_t now_ns);
+void slip_owner_watch(const struct slip_owner_phase* const* phases, const int64_t* descriptors,
+                      uint64_t count);
+bool slip_owner_speaks(struct slip_owner* owner, uint64_t now_ns);
+void slip_owner_turned(const struct slip_owner* owner, uint64_t now_ns);
+bool slip_owner_spares(const struct slip_owner* owner, uint64_t begin_ns, uint64_t duration_ns,
+                       uint64_t now_ns);
 void slip_owner_device_ends(uint64_t ends_ns);
 uint64_t slip_owner_crossed_ns(uint64_t began_ns);
+
+/* --- gate_signals.c: signals that Python has a handler for
+ * -------------------------------------------*/
+void slip_signals_hear(int number);
+void slip_signals_hear_no_more(void);
+uint64_t slip_signals_heard(void);
 
 /* --- gate_estimate.c: how long the operator lasts that comes after these names
  * ------------------*/

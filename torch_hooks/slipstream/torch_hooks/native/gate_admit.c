@@ -18,6 +18,7 @@ static const int64_t GRACE_NS = 20 * SLIP_MS; /* of processor time, after a sign
 static const int64_t GRACE_EVERY_NS = 1000 * SLIP_MS; /* once a second */
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static uint64_t heeded; /* so many signals */
 static uint64_t grace_given_ns;
 static uint64_t grace_until_cpu_ns; /* or 0 */
 
@@ -33,6 +34,8 @@ struct verdict {
   bool on_word; /* sleep until the owner's word changes, or until: */
   uint64_t until_ns;
   uint32_t word;
+  const uint32_t* futex;
+  uint32_t futex_word;
 };
 
 void slip_gate_reset(void) {
@@ -44,12 +47,11 @@ void slip_gate_reset(void) {
   slip_estimates_forget();
 }
 
-/* The GPU has another owner, or none that says anything: null and -1. */
-void slip_gate_watch(const struct slip_owner_phase* phase, int64_t descriptor) {
+/* The owners of the guest's GPUs that have a word; others take their places, or nobody does. */
+void slip_gate_watch(const struct slip_owner_phase* const* phases, const int64_t* descriptors,
+                     uint64_t count) {
   pthread_mutex_lock(&lock);
-  slip_gate()->phase = phase;
-  slip_gate()->phase_descriptor = descriptor;
-  slip_owner_reset();
+  slip_owner_watch(phases, descriptors, count);
   pthread_mutex_unlock(&lock);
 }
 
@@ -58,14 +60,17 @@ void slip_gate_let_go(void) {
   pthread_mutex_lock(&lock);
   slip_gate()->share_pct = 100;
   slip_gate()->down = NULL;
-  slip_gate()->phase = NULL;
-  slip_gate()->phase_descriptor = -1;
+  slip_owner_watch(NULL, NULL, 0);
   pthread_mutex_unlock(&lock);
 }
 
-/* A signal's handler runs in Python, after the operators that Python has called have come back. */
-static void give_grace(uint64_t now_ns) {
-  if (now_ns > grace_given_ns + (uint64_t)GRACE_EVERY_NS) {
+/* A signal's handler runs in Python, after the operators that Python has called have come back. It
+ * may have come at any time since Python last looked: also before this operator, or between two of
+ * its sleeps. */
+static void give_grace(bool interrupted, uint64_t now_ns) {
+  uint64_t heard = slip_signals_heard();
+  if ((interrupted || heard != heeded) && now_ns > grace_given_ns + (uint64_t)GRACE_EVERY_NS) {
+    heeded = heard;
     grace_given_ns = now_ns;
     grace_until_cpu_ns = slip_cpu_ns() + (uint64_t)GRACE_NS;
   }
@@ -93,7 +98,7 @@ static struct verdict by_share(uint64_t now_ns) {
 
 static struct verdict judge(uint64_t begin_ns, uint64_t duration_ns, uint64_t now_ns) {
   struct verdict go = {.go = true};
-  struct slip_owner_phase phase;
+  struct slip_owner owner;
   if (is_free(now_ns)) {
     slip_bucket_forgive();
     return go;
@@ -101,24 +106,26 @@ static struct verdict judge(uint64_t begin_ns, uint64_t duration_ns, uint64_t no
   if (has_grace()) {
     return go;
   }
-  if (!slip_owner_speaks(&phase)) {
+  if (!slip_owner_speaks(&owner, now_ns)) {
     return by_share(now_ns);
   }
-  go.word = phase.word;
-  slip_owner_turned(&phase, now_ns);
-  if (slip_owner_is_dead(&phase, now_ns)) {
+  if (owner.is_dead) {
     slip_bucket_forgive();
     return go;
   }
-  bool is_open = phase.word & 1;
-  uint64_t from_ns = begin_ns > phase.idle_from_ns ? begin_ns : phase.idle_from_ns;
-  bool is_near = begin_ns >= phase.idle_from_ns && begin_ns <= now_ns + (uint64_t)LEAD_NS;
-  if (is_open && is_near && slip_owner_spares(&phase, begin_ns, duration_ns, now_ns)) {
+  go.word = owner.word;
+  slip_owner_turned(&owner, now_ns);
+  bool is_open = owner.word & 1;
+  uint64_t from_ns = begin_ns > owner.idle_from_ns ? begin_ns : owner.idle_from_ns;
+  bool is_near = begin_ns >= owner.idle_from_ns && begin_ns <= now_ns + (uint64_t)LEAD_NS;
+  if (is_open && is_near && slip_owner_spares(&owner, begin_ns, duration_ns, now_ns)) {
     return go;
   }
   struct verdict verdict = by_share(now_ns);
-  verdict.word = phase.word;
+  verdict.word = owner.word;
   verdict.on_word = !verdict.go;
+  verdict.futex = owner.futex;
+  verdict.futex_word = owner.futex_word;
   if (is_open && !is_near && from_ns < verdict.until_ns) {
     verdict.until_ns = from_ns;
   }
@@ -135,8 +142,8 @@ static bool sleep_for(const struct verdict* verdict, uint64_t now_ns) {
     return clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, NULL) == EINTR;
   }
   /* FUTEX_WAIT_BITSET takes the time as an absolute one. */
-  long woken = syscall(SYS_futex, &slip_gate()->phase->word, FUTEX_WAIT_BITSET, verdict->word,
-                       &until, NULL, FUTEX_BITSET_MATCH_ANY);
+  long woken = syscall(SYS_futex, verdict->futex, FUTEX_WAIT_BITSET, verdict->futex_word, &until,
+                       NULL, FUTEX_BITSET_MATCH_ANY);
   if (woken == 0) {
     sched_yield(); /* who woke us is about to wait, and should come to it */
     return false;
@@ -173,9 +180,7 @@ static struct leave wait_for_leave(uint64_t begin_ns, uint64_t duration_ns,
     bool interrupted = sleep_for(&verdict, now_ns);
     uint64_t woken_ns = slip_now_ns();
     pthread_mutex_lock(&lock);
-    if (interrupted) {
-      give_grace(woken_ns);
-    }
+    give_grace(interrupted, woken_ns);
     slip_gate()->slept_ns += woken_ns - now_ns;
     if (estimate && verdict.word & 1) {
       slip_estimate_refused(estimate);
@@ -212,7 +217,7 @@ static void learn(struct slip_estimate* estimate, uint64_t key, bool crossed, ui
 void slip_gate_operator(uint64_t name_hash) {
   uint64_t now_ns = slip_now_ns();
   slip_gate()->operators++; /* threads may miss each other's: it is for looking at */
-  if (slip_gate()->phase_descriptor < 0) {
+  if (!slip_gate()->owners) {
     if (!slip_bucket_is_open(now_ns)) {
       wait_for_leave(now_ns, 0, NULL);
     }

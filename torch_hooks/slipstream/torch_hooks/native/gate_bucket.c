@@ -11,7 +11,7 @@ static const int64_t REST_UNTIL_NS = 9 * SLIP_MS; /* who wakes too early would n
 static const int64_t FULL_NS = 16 * SLIP_MS;
 static const int64_t LOOK_EVERY_NS = SLIP_MS / 10; /* the CPU's clock costs half a microsecond */
 
-static struct slip_gate gate = {.share_pct = 100, .phase_descriptor = -1};
+static struct slip_gate gate = {.share_pct = 100};
 static uint64_t settled_ns;
 static uint64_t settled_used_ns;
 static uint64_t by_hand_ns;
