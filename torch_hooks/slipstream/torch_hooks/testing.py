@@ -144,7 +144,7 @@ class Trial:
             sequence = 2 * self._directive.epoch
             for offset, raw in (
                 (DOWN_OFFSET, as_word(sequence - 1)),
-                (DOWN_OFFSET + WORD_BYTES, control_block.directive_words(self._directive)),
+                *control_block.directive_parts(self._directive),
                 (DOWN_OFFSET, as_word(sequence)),
             ):
                 os.pwrite(page.fileno(), raw, offset)
