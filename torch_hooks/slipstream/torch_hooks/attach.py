@@ -20,24 +20,18 @@ from threading import get_ident
 from time import monotonic_ns
 from typing import TYPE_CHECKING, TypeVar
 
-from slipstream.torch_hooks import block as blocks
-from slipstream.torch_hooks import dynamo, first_use, node_client, notes, read_ahead
+from slipstream.torch_hooks import dynamo, first_use, image, notes, pages, read_ahead, rebind
 from slipstream.torch_hooks.boundaries import Boundaries
 from slipstream.torch_hooks.launch import process_started_ns
 from slipstream.torch_hooks.saving import Saving
 from slipstream.torch_hooks.session import Session
 from slipstream.torch_hooks.watching import Watch
-from slipstream.wire import control_block
-from slipstream.wire.control_block import (
-    ENVIRONMENT_VARIABLE,
-    ControlBlockError,
-    Phase,
-    Request,
-)
+from slipstream.wire.control_block import ENVIRONMENT_VARIABLE, Phase, Request
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from slipstream.torch_hooks.block import Block
     from slipstream.torch_hooks.loader_waits import LoaderWaits
 
 SWITCH_VARIABLE = "SLIPSTREAM_HOOKS"
@@ -82,7 +76,7 @@ class _Process:
         self.notes = notes.from_environment()
         self.handles: list[object] = []
         self.requests: dict[int, Callable[[], None]] = {}
-        self.block: blocks.Block | None = None
+        self.block: Block | None = None
         self.session: Session | None = None
         self.loader_waits: LoaderWaits | None = None
         self.tried_for_own_page = False
@@ -93,14 +87,26 @@ class _Process:
         self.launch: dict[str, int] = {}
         """When it started, attached and had imported torch."""
         self.reader: read_ahead.ReadAhead | None = None
+        self.rebound_ns = 0
+        """When this program was begun anew in its process; 0: it was not."""
+
+    def begin_early(self) -> None:
+        """Torch is about to be imported: what has to be known of before, and what is long over."""
+        image.remember()
+        self.rebound_ns = rebind.rebound_ns()
+        if self.rebound_ns:
+            self.launch["started_ns"] = self.rebound_ns
 
     def claim(self) -> None:
         """Take the task's page if nobody has it yet; torchrun itself has that of its ranks."""
         path = os.environ.get(ENVIRONMENT_VARIABLE, "")
         if path and self.block is None:
-            self.block = _claim(path, self.notes)
-        if self.block is None and _is_rank_of_torchrun():
-            self.block = _own_block(self.notes)
+            self.block = pages.claim(path, self.notes)
+        if self.block is None and pages.is_rank_of_torchrun():
+            self.block = pages.own(self.notes)
+        if self.block is not None and self.session is None:
+            rebind.arrive(self.block, self.rebound_ns)
+            self.rebound_ns = 0
 
     def tell_launch(self) -> None:
         """When what happened, also to a page that comes late."""
@@ -126,7 +132,7 @@ class _Process:
         if self.session is None and not self.tried_for_own_page:
             # A process without a page that trains after all: a rank of torchrun's, a forked child.
             self.tried_for_own_page = True
-            self.block = _own_block(self.notes)
+            self.block = None if switched_off() else pages.own(self.notes)
             self.begin()
         if not self.trainer:
             self.trainer = get_ident()
@@ -162,6 +168,7 @@ _process = _Process()
 def torch_is_coming() -> None:
     """For the import hook: torch is about to be imported."""
     if not switched_off():
+        _process.begin_early()
         _process.claim()
         if _process.block and not _process.session:
             _process.tell_launch()
@@ -339,41 +346,6 @@ def _meet_frameworks() -> None:
 def switched_off() -> bool:
     """Whether the user wants none of it."""
     return os.environ.get(SWITCH_VARIABLE) == "0"
-
-
-def _is_rank_of_torchrun() -> bool:
-    """And not a process that a rank has started, which inherits what torchrun told it."""
-    if "TORCHELASTIC_RUN_ID" not in os.environ:
-        return False
-    process = sys.modules.get("multiprocessing.process")
-    if process is None:
-        return True
-    # A spawned process imports its parent's main module, and torch, before it knows its parent.
-    imports_main = getattr(process.current_process(), "_inheriting", False)
-    return process.parent_process() is None and not imports_main
-
-
-def _claim(path: str, log: notes.Notes) -> blocks.Block | None:
-    try:
-        return blocks.claim(path)
-    except (OSError, ControlBlockError) as error:
-        log.problem("control block", f"{path}: {error}; training goes on without it")
-        return None
-
-
-def _own_block(log: notes.Notes) -> blocks.Block | None:
-    """A page of this process's own, asked for in the name of its task."""
-    task_block = os.environ.get(ENVIRONMENT_VARIABLE, "")
-    if not task_block or switched_off():
-        return None
-    try:
-        # Read, not opened for writing: its writer is another process.
-        with open(task_block, "rb") as page:  # noqa: PTH123 (no pathlib in a user's process)
-            identity = control_block.read_identity(page.read(control_block.PAGE_BYTES + 1))
-        return blocks.claim(node_client.ask_for_block(task_block, identity))
-    except (OSError, ControlBlockError) as error:
-        log.problem("control block", f"none for this process: {error}")
-        return None
 
 
 @_harmless
