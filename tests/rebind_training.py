@@ -30,7 +30,8 @@ EDITS = "edits"
 
 def note(word: str) -> None:
     """What of this image another could inherit, before the program has changed any of it."""
-    inherited = [os.get_inheritable(int(name)) for name in os.listdir("/proc/self/fd")[:-1]]
+    there = [int(name) for name in os.listdir("/proc/self/fd")]  # noqa: PTH208 (names are wanted)
+    inherited = [os.get_inheritable(one) for one in there if Path(f"/proc/self/fd/{one}").exists()]
     told = [
         word,
         *(Path.cwd(), sorted(os.sched_getaffinity(0)), sum(inherited)),
@@ -63,7 +64,7 @@ def misbehave(how: str) -> object:
     elif how == EDITS:
         Path(__file__).touch()
     elif how == IS_RANK:
-        store = torch.distributed.HashStore()
+        store = torch.distributed.HashStore()  # type: ignore[attr-defined]  # torch's
         torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
     return None
 
@@ -91,7 +92,9 @@ def main() -> None:
     held = memory_of_gpu(100)
     torch.set_num_threads(1)
     torch.manual_seed(1)
-    model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Dropout(0.3), torch.nn.Linear(16, 1))
+    model = torch.nn.Sequential(
+        torch.nn.Linear(8, 16), torch.nn.Dropout(0.3), torch.nn.Linear(16, 1)
+    )
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
     samples = TensorDataset(torch.randn(80, 8), torch.randn(80, 1))
     loader = DataLoader(samples, 8, shuffle=True, num_workers=asked.workers)
@@ -102,10 +105,10 @@ def main() -> None:
                 loss = (model(inputs) - targets).square().mean()
                 loss.backward()
                 optimizer.step()
-                print(run.minibatches, loss.item().hex())
+                sys.stdout.write(f"{run.minibatches} {loss.item().hex()}\n")
                 time.sleep(asked.nap_ms / 1000)
     bits = [one.detach().view(torch.int32).sum().item() for one in model.parameters()]
-    print("end", sum(bits))
+    sys.stdout.write(f"end {sum(bits)}\n")
     if child is not None:
         child.kill()
         child.wait()

@@ -17,6 +17,7 @@ import gc
 import io
 import os
 import signal
+import stat
 import sys
 import threading
 from dataclasses import dataclass
@@ -69,13 +70,19 @@ def why_not() -> str:
         return "torch was imported before the hooks were there"
     if _start.pid != os.getpid() or _is_child_of_python():
         return "it is a child of the program, not the program"
+    return _why_not_python() or _why_not_program(_start)
+
+
+def _why_not_python() -> str:
     if not hasattr(sys, "orig_argv"):
         return "this Python does not tell how it was started; 3.10 and later do"
-    if not _is_this_program(sys.executable):
-        return f"{sys.executable!r} is not what runs here"
-    if not _start.program and sys.argv[:1] != ["-c"]:
+    return "" if _is_this_program(sys.executable) else f"{sys.executable!r} is not what runs here"
+
+
+def _why_not_program(start: Start) -> str:
+    if not start.program and sys.argv[:1] != ["-c"]:
         return "its program is in no file: it came through standard input or out of an archive"
-    if _start.program != _identity_of_program():
+    if start.program != _identity_of_program():
         return f"{_program()} is not the file any more that it was started from"
     return ""
 
@@ -113,7 +120,7 @@ def begin_anew(variables: Mapping[str, str]) -> None:
     told = {**environment(), **variables}
     flush()
     with _as_at_start(_start):
-        os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], told)
+        os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], told)  # noqa: S606 (the program itself, anew)
 
 
 def flush() -> None:
@@ -191,5 +198,6 @@ def _identity_of_program() -> tuple[int, ...]:
         found = os.stat(_program())  # noqa: PTH116 (no pathlib in a user's process)
     except OSError:
         return ()
-    is_file = found.st_mode & 0o170000 == 0o100000  # not a pipe that was read to its end
-    return (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns) if is_file else ()
+    if not stat.S_ISREG(found.st_mode):  # a pipe, say, which was read to its end
+        return ()
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns

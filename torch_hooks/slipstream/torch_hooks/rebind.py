@@ -2,9 +2,9 @@
 """From one GPU to another of the same node, without losing the process: save, exec, go on.
 
 A process that uses CUDA cannot change its GPUs. So it is saved at a boundary, and its program is
-begun anew in the same process (see `image`) with other GPUs in CUDA_VISIBLE_DEVICES, to restore what
-was saved. Which GPUs stands in the control block; a process that takes a page which names others
-than it was made for goes to those by itself, as long as it has not used a device.
+begun anew in the same process (see `image`), with other GPUs in CUDA_VISIBLE_DEVICES, to restore
+what was saved. Which GPUs stands in the control block; a process that takes a page which names
+others than it was made for goes to those by itself, as long as it has not used a device.
 """
 
 from __future__ import annotations

@@ -153,7 +153,7 @@ class Run:
             return
         if self._to_rebind:
             self._to_rebind = False
-            with _harmless("not re-bound"):
+            with _during(Phase.SAVING), _harmless("not re-bound"):
                 self._rebind(self._root)
         elif self._wanted:
             self._wanted = False

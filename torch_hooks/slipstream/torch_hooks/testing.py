@@ -260,24 +260,31 @@ def check_rebind(
     until: int,
     environment: Mapping[str, str] | None = None,
 ) -> Verdict:
-    """Re-bind after mini-batch `at` to these GPUs and go on; compare with one left alone.
+    """Re-bind after mini-batch `at` to these GPUs and go on; compare with one left alone, later.
 
     Raises:
         TrialError: it did not get that far.
     """
     from slipstream.torch_hooks.checkpoint.comparison import differences  # noqa: PLC0415 (imports torch)
 
-    with Trial(argv, folder / "re-bound", environment=environment) as moved:
+    ask = Directive(request=Request.CHECKPOINT, armed_for_minibatch=at)
+    with Trial(argv, folder / "first", ask=ask, environment=environment) as first:
+        (saved,) = first.wait_for_generations(1)
+        before = _boundaries(first.checkpoints, saved)
+    # Both go on from the same: a script need not begin twice with the same random numbers.
+    source = first.checkpoints
+    with Trial(argv, folder / "re-bound", restore=source, environment=environment) as moved:
         moved.wait_for(lambda: bool(moved.progress.capabilities & Capability.REBINDABLE))
-        moved.ask(Request.REBIND, at=at, gpus=gpus)
+        moved.ask(Request.REBIND, gpus=gpus)
         moved.wait_for(lambda: moved.progress.rebinds == 1)
-        (saved,) = moved.wait_for_generations(1)
-        before = _boundaries(moved.checkpoints, saved)
-        moved.ask(Request.CHECKPOINT, at=max(1, until - before))
+        (left,) = moved.wait_for_generations(1)
+        boundaries = _boundaries(moved.checkpoints, left)
+        moved.ask(Request.CHECKPOINT, at=max(1, until - before - boundaries))
         _, compared = moved.wait_for_generations(2)
-        boundaries = before + _boundaries(moved.checkpoints, compared)
-    ask = Directive(request=Request.CHECKPOINT, armed_for_minibatch=boundaries)
-    with Trial(argv, folder / "left alone", ask=ask, environment=environment) as alone:
+        boundaries += _boundaries(moved.checkpoints, compared)
+    ask = replace(ask, armed_for_minibatch=boundaries)
+    there = folder / "left alone"
+    with Trial(argv, there, ask=ask, restore=source, environment=environment) as alone:
         alone.wait_for_generations(1)
     found = differences(alone.checkpoints, moved.checkpoints)
     return Verdict(True, compared.minibatches, tuple(found))

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The control block: one page of memory between a training process and its node's coordinator.
 
-`control_block.h` says the same in C; a test compares the two field by field. Each part has one
-writer:
+`control_block.h` says the same in C, as a test compares. Each part has one writer:
 
 * the header says whose page it is, written once by the coordinator before anybody can open it;
 * `Up` is written by the training process: how far it is and what it can do;
@@ -280,7 +279,7 @@ def fresh_page(identity: Identity, directive: Directive, *, lease_until_ns: int)
     )
     page = bytearray(PAGE_BYTES)
     page[: ctypes.sizeof(header)] = bytes(header)
-    gpus = int(Header.gpus.offset), gpu_names.packed(identity.gpu_uuids)
+    gpus = Header.gpus.offset, gpu_names.packed(identity.gpu_uuids)  # type: ignore[attr-defined]
     for offset, part in (gpus, *directive_parts(directive)):
         page[offset : offset + len(part)] = part
     lease = word(Down, "lease_until_ns") * WORD_BYTES
@@ -330,7 +329,8 @@ def read_directive(words: Sequence[int]) -> Directive:
     """`Down` from its words, the sequence word first."""
     count, *named = words[_GPU_COUNT : _words_of(Down)]
     gpus = gpu_names.unpacked(b"".join(map(as_word, named)), count)
-    return Directive(*words[1 : _GPU_COUNT - 1], gpus)  # the lease is read for itself
+    epoch, share_pct, cap_bytes, request, armed, _ = words[1:_GPU_COUNT]  # _: the lease, read alone
+    return Directive(epoch, share_pct, cap_bytes, request, armed, gpus)
 
 
 def directive_parts(directive: Directive) -> tuple[tuple[int, bytes], ...]:
