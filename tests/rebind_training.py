@@ -86,6 +86,7 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=0)
     parser.add_argument("--nap-ms", type=float, default=2.0)
     parser.add_argument("--how", default="")
+    parser.add_argument("--flush", action="store_true")
     asked = parser.parse_args()
     note("begins")
     child: Any = misbehave(asked.how)
@@ -106,6 +107,8 @@ def main() -> None:
                 loss.backward()
                 optimizer.step()
                 sys.stdout.write(f"{run.minibatches} {loss.item().hex()}\n")
+                if asked.flush:
+                    sys.stdout.flush()
                 time.sleep(asked.nap_ms / 1000)
     bits = [one.detach().view(torch.int32).sum().item() for one in model.parameters()]
     sys.stdout.write(f"end {sum(bits)}\n")
