@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slipstream.torch_hooks import native
-from slipstream.torch_hooks.cuda_pool import Counts, _declared
+from slipstream.torch_hooks.cuda_pool import Counts, declared
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -53,7 +53,7 @@ class Rig:
             getattr(self.stub, name).restype = ctypes.c_uint64
         for name in ("stub_preferred", "stub_accessed_by"):
             getattr(self.stub, name).argtypes = (ctypes.c_void_p,)
-        self.pool = _declared(str(self.library))
+        self.pool = declared(str(self.library))
         self.pool.slip_cuda_alloc.argtypes = (ctypes.c_ssize_t, ctypes.c_int, ctypes.c_void_p)
         self.pool.slip_cuda_alloc.restype = ctypes.c_void_p
         self.pool.slip_cuda_free.argtypes = (

@@ -17,7 +17,7 @@ import pytest
 from occupancy_rig import MIB, simulated_node
 from slipstream.torch_hooks.occupancy_context import open_node
 from slipstream.torch_hooks.testing import Trial, check_rebind
-from slipstream.wire.control_block import Capability, Phase, Request
+from slipstream.wire.control_block import Capability, Directive, Phase, Request
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -86,7 +86,7 @@ def children_of(pid: int) -> list[int]:
 def test_memory_goes_from_one_gpu_to_the_other_and_losses_stay(
     tmp_path: Path, undisturbed: list[str]
 ) -> None:
-    """There and back; each mini-batch is done once and printed once, in one process."""
+    """There and back, and not to one that is not there; all in one process, each printed once."""
     with simulated_node(gpu_count=2) as state:
         gpus = open_node(str(state)).gpus
         first, second = (gpu.uuid.decode() for gpu in gpus)
@@ -97,6 +97,8 @@ def test_memory_goes_from_one_gpu_to_the_other_and_losses_stay(
         with training(tmp_path, SLIPSTREAM_GPU_STATE=str(state), CUDA_VISIBLE_DEVICES="0") as trial:
             wait_until_able(trial)
             assert held() == [100 * MIB, 0]
+            trial.ask(Request.REBIND, gpus=["GPU-nowhere"])
+            trial.wait_for(lambda: trial.progress.problems == 1)
             rebound(trial, second)
             wait_until_able(trial)
             assert held()[1] == 100 * MIB
@@ -106,7 +108,7 @@ def test_memory_goes_from_one_gpu_to_the_other_and_losses_stay(
             assert trial.finish() == 0, trial.told()
     assert printed(trial) == undisturbed
     assert len(notes(trial)) == 3
-    assert trial.progress.problems == 0
+    assert "not re-bound: there is no GPU GPU-nowhere here that works" in trial.told()
 
 
 def test_what_a_program_changes_is_as_it_was_when_it_begins_anew(
@@ -225,14 +227,15 @@ def test_an_exec_that_fails_leaves_the_training_as_it_was(tmp_path: Path) -> Non
 
 def test_a_page_that_names_other_gpus_is_followed_from_the_beginning(tmp_path: Path) -> None:
     """Nothing is on a device yet: no exec is needed, and REBIND asks nothing of it."""
-    tell = "import os, torch; print(os.environ['CUDA_VISIBLE_DEVICES'])"
-    with training(tmp_path, argv=[sys.executable, "-c", tell], CUDA_VISIBLE_DEVICES="0") as trial:
-        trial.ask(Request.REBIND, gpus=["GPU-b", "GPU-a"])
+    ask = Directive(request=Request.REBIND, gpu_uuids=("GPU-b", "GPU-a"))
+    environment = {"NOTES": str(tmp_path / "notes"), "CUDA_VISIBLE_DEVICES": "0"}
+    tell = f"import os, torch, sys; sys.path.insert(0, {str(SCRIPT.parent)!r})\n"
+    tell += "print(os.environ['CUDA_VISIBLE_DEVICES'])\nimport rebind_training as it; it.main()"
+    argv = [sys.executable, "-c", tell]
+    with Trial(argv, tmp_path, ask=ask, environment=environment) as trial:
         assert trial.finish() == 0, trial.told()
-    assert trial.output.read_text().strip() in ("0", "GPU-b,GPU-a")
-    with training(tmp_path, argv=[sys.executable, "-c", tell], CUDA_VISIBLE_DEVICES="0") as trial:
-        assert trial.finish() == 0, trial.told()
-    assert trial.output.read_text().strip() == "0"
+    assert trial.output.read_text().startswith("GPU-b,GPU-a\n")
+    assert (trial.progress.rebinds, trial.progress.problems, len(notes(trial))) == (0, 0, 1)
 
 
 def test_hooks_switched_off_are_not_rebound(tmp_path: Path) -> None:

@@ -79,7 +79,7 @@ class CudaPool:
     ) -> None:
         self._cuda = cuda
         self._empty = empty
-        self._native = _declared(library)
+        self._native = declared(library)
         missing = self._native.slip_cuda_find(runtime.encode())
         if missing:
             raise CudaPoolError(f"{runtime} lacks {missing.decode()}")
@@ -170,7 +170,8 @@ def _loaded_runtime() -> str:
     raise CudaPoolError("torch has not loaded CUDA's runtime as a library of its own")
 
 
-def _declared(library: str) -> ctypes.CDLL:
+def declared(library: str) -> ctypes.CDLL:
+    """The native functions, with what they take and return."""
     found = ctypes.CDLL(library)
     found.slip_cuda_find.argtypes = (ctypes.c_char_p,)
     found.slip_cuda_find.restype = ctypes.c_char_p

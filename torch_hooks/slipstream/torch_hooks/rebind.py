@@ -17,7 +17,7 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from slipstream.torch_hooks import image, visible_devices, which_device
+from slipstream.torch_hooks import image, reachable, visible_devices, which_device
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -34,6 +34,7 @@ _END_BY_THEMSELVES = (
     b"_inductor/compile_worker",
 )
 """Children that end when their parent's end of a pipe is closed, as exec does."""
+_MEET_BY_THEMSELVES = ("mpi4py", "horovod")
 _PATIENCE_S = 1.0
 _chosen: str | None = None
 """The GPUs that we have put into this process's environment."""
@@ -66,8 +67,7 @@ def arrive(block: Block, rebound_ns: int) -> None:
 
 def why_not() -> str:
     """Why this process cannot be asked for it; empty if it can."""
-    distributed = sys.modules.get("torch.distributed")
-    if distributed is not None and distributed.is_available() and distributed.is_initialized():
+    if _trains_with_others():
         return "ranks that train together would have to meet anew"
     try:
         started_with = image.environment().get(GPUS_VARIABLE)
@@ -78,9 +78,16 @@ def why_not() -> str:
     return image.why_not()
 
 
-def check() -> None:
+def _trains_with_others() -> bool:
+    if any(name in sys.modules for name in _MEET_BY_THEMSELVES):
+        return True
+    distributed = sys.modules.get("torch.distributed")
+    return distributed is not None and distributed.is_available() and distributed.is_initialized()
+
+
+def check(gpu_uuids: Sequence[str]) -> None:
     """Raise RebindError if it could not be done now."""
-    reason = why_not()
+    reason = why_not() or reachable.why_not(gpu_uuids)
     if reason:
         raise RebindError(reason)
     _left_behind()

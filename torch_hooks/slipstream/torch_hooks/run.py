@@ -187,7 +187,7 @@ class Run:
         gpus = hooks.directive.gpu_uuids if hooks and hooks.directive else ()
         if hooks is None or not gpus or gpus == hooks.block.identity.gpu_uuids:
             return  # it is there
-        rebind.check()
+        rebind.check(gpus)
         if not self.save():
             raise RuntimeError("it could not be saved; training goes on where it is")
         self.finish()
