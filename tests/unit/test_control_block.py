@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from slipstream.wire import control_block
+from slipstream.wire import control_block, gpu_names
 from slipstream.wire.control_block import (
     Capability,
     ControlBlockError,
@@ -44,7 +44,8 @@ CONSTANTS = {
     "SLIP_CONTROL_PAGE_BYTES": control_block.PAGE_BYTES,
     "SLIP_CONTROL_UP_OFFSET": control_block.UP_OFFSET,
     "SLIP_CONTROL_DOWN_OFFSET": control_block.DOWN_OFFSET,
-    "SLIP_CONTROL_MAX_GPUS": control_block.MAX_GPUS,
+    "SLIP_CONTROL_MAX_GPUS": gpu_names.MAX_GPUS,
+    "SLIP_CONTROL_GPU_BYTES": gpu_names.GPU_BYTES,
     **{f"SLIP_ROLE_{role.name}": int(role) for role in Role},
     **{f"SLIP_PHASE_{phase.name}": int(phase) for phase in Phase},
     **{f"SLIP_REQUEST_{request.name}": int(request) for request in Request},
@@ -108,6 +109,32 @@ def test_what_was_handed_out_is_what_is_read() -> None:
     assert told[control_block.word(Down, "lease_until_ns")] == 77
 
 
+def test_gpus_that_a_process_belongs_on_come_back_as_they_were_given() -> None:
+    """None, as many as there is room for, and in their order."""
+    for gpus in ((), ("GPU-b", "GPU-a"), tuple(f"GPU-{at:043}" for at in range(16))):
+        page = control_block.fresh_page(IDENTITY, Directive(gpu_uuids=gpus), lease_until_ns=77)
+        told = words(page)
+        down = control_block.read_half(Down, lambda first, count: told[first : first + count])  # noqa: B023 (called at once)
+
+        assert control_block.read_directive(down) == Directive(gpu_uuids=gpus)
+        assert told[control_block.word(Down, "lease_until_ns")] == 77
+
+
+@pytest.mark.parametrize(
+    ("raw", "count"),
+    [
+        pytest.param(b"GPU-a", 2, id="one is missing"),
+        pytest.param(b"\xff\xff", 1, id="no text"),
+        pytest.param(b"GPU a", 1, id="a space"),
+        pytest.param(b"x" * 48, 1, id="too long"),
+        pytest.param(b"", 1 << 60, id="far too many"),
+    ],
+)
+def test_names_that_are_none_are_nobodys(raw: bytes, count: int) -> None:
+    """A user may write anything into its page, and the coordinator writes back what it read."""
+    assert gpu_names.unpacked(raw.ljust(48 * 16, b"\0"), count) == ()
+
+
 def test_a_fresh_page_has_no_progress() -> None:
     """Nobody has claimed it."""
     told = words(bytes(fresh()))
@@ -152,7 +179,8 @@ def test_a_page_that_was_cut_off_is_refused() -> None:
 )
 def test_what_does_not_fit_a_page_is_refused(identity: Identity) -> None:
     """Nothing is cut off in silence."""
-    with pytest.raises(ControlBlockError, match="fit a control block"):
+    refused = (ControlBlockError, gpu_names.GpuNamesError)
+    with pytest.raises(refused, match="a control block"):
         control_block.fresh_page(identity, Directive(), lease_until_ns=0)
 
 

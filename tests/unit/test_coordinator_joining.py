@@ -124,3 +124,13 @@ def test_a_guest_is_stopped_and_goes_on_again() -> None:
     assert stop == Directive(epoch=4, request=Request.PAUSE)
     assert order(stop, stands=True) is stop
     assert order(stop, stands=False) == Directive(epoch=5)
+
+
+def test_a_guest_that_was_sent_elsewhere_is_asked_to_be_there_when_it_goes_on() -> None:
+    """Standing still comes first."""
+    sent = Directive(epoch=3, request=Request.REBIND, gpu_uuids=("b",))
+    assert order(sent, stands=False) is sent
+    stopped = order(sent, stands=True)
+    assert (stopped.epoch, stopped.request, stopped.gpu_uuids) == (4, Request.PAUSE, ("b",))
+    again = order(stopped, stands=False)
+    assert (again.epoch, again.request, again.gpu_uuids) == (5, Request.REBIND, ("b",))

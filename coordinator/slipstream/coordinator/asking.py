@@ -13,12 +13,13 @@ import contextlib
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from slipstream.wire.control_block import Directive, Phase, Request
+from slipstream.wire.control_block import Capability, Directive, Phase, Request, Role
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from slipstream.coordinator.blocks import Block
+    from slipstream.coordinator.seats import Seat
 
 _AHEAD: Final = 2
 _ATTEMPTS: Final = 8  # each asks four times as far ahead: the last for some hours, if need be
@@ -41,6 +42,20 @@ def ask(pages: Sequence[Block], directive: Directive) -> Directive:
         if not armed_for or max(_refreshed(pages), default=0) < armed_for:
             break
     return directive
+
+
+def why_not_rebind(seat: Seat | None, pages: Sequence[Block]) -> str:
+    """Why a job cannot be asked to go to other GPUs of its node; empty if it can."""
+    if seat is None:
+        return "the job is not here"
+    if seat.role != Role.GUEST:
+        return "its GPUs are Slurm's to give"
+    training = [page for page in pages if _trains(page)]
+    if not training:
+        return "none of its processes trains"
+    if not all(page.progress.capabilities & Capability.REBINDABLE for page in training):
+        return "not all of its processes can be begun anew"
+    return ""
 
 
 def stand_apart(pages: Sequence[Block], directive: Directive) -> bool:

@@ -75,8 +75,8 @@ class Block:
         """Ask for something, as a whole."""
         self.sequence |= 1
         os.pwrite(self.descriptor, as_word(self.sequence), DOWN_OFFSET)
-        fields = control_block.directive_words(directive)
-        os.pwrite(self.descriptor, fields, DOWN_OFFSET + WORD_BYTES)
+        for offset, fields in control_block.directive_parts(directive):
+            os.pwrite(self.descriptor, fields, offset)
         self.sequence += 1
         os.pwrite(self.descriptor, as_word(self.sequence), DOWN_OFFSET)
         self.directive = directive

@@ -289,6 +289,22 @@ class Coordinator:
             _log.info("guest %d goes on", seat.job_id)
         return order
 
+    def rebind(self, job_id: int, gpu_uuids: Sequence[str]) -> str:
+        """Send a guest to other GPUs of this node; returns why that cannot be, or nothing."""
+        seat = self.seats.get(job_id)
+        pages = [block for block in self._blocks.values() if block.identity.job_id == job_id]
+        reason = asking.why_not_rebind(seat, pages)
+        if seat is None or reason:
+            return reason
+        before = self._orders.get(job_id, Directive())
+        self.seats[job_id] = seat.on(gpu_uuids)
+        store.save(self.settings.table, self.seats)
+        self._visible(self.seats[job_id])  # its devices are granted, where they have to be
+        order = replace(before, epoch=before.epoch + 1, gpu_uuids=tuple(gpu_uuids))
+        self._orders[job_id] = joining.order(order, stands=False)
+        self.settle()
+        return ""
+
     def publish_closed_gpus(self) -> None:
         """For the static table: where no guest may be put while nobody answers."""
         shut = {uuid for uuid, owner in self.owned.items() if not owner.takes_guests}

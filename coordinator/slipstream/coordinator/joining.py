@@ -96,8 +96,12 @@ def adopted(
 
 
 def order(before: Directive, *, stands: bool) -> Directive:
-    """What a guest is asked for next; the same as before if nothing changes."""
-    request = Request.PAUSE if stands else Request.NONE
+    """What a guest is asked for next; the same as before if nothing changes.
+
+    One that was sent to other GPUs is asked to be there: once it is, that asks nothing.
+    """
+    rest = Request.REBIND if before.gpu_uuids else Request.NONE
+    request = Request.PAUSE if stands else rest
     if before.request == request:
         return before
     return replace(before, epoch=before.epoch + 1, request=request, armed_for_minibatch=0)

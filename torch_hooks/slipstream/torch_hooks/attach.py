@@ -20,7 +20,17 @@ from threading import get_ident
 from time import monotonic_ns
 from typing import TYPE_CHECKING, TypeVar
 
-from slipstream.torch_hooks import dynamo, first_use, native, native_step, notes, pages, read_ahead
+from slipstream.torch_hooks import (
+    dynamo,
+    first_use,
+    image,
+    native,
+    native_step,
+    notes,
+    pages,
+    read_ahead,
+    rebind,
+)
 from slipstream.torch_hooks.boundaries import Boundaries
 from slipstream.torch_hooks.launch import process_started_ns
 from slipstream.torch_hooks.pages import switched_off
@@ -87,6 +97,15 @@ class _Process:
         self.launch: dict[str, int] = {}
         """When it started, attached and had imported torch."""
         self.reader: read_ahead.ReadAhead | None = None
+        self.rebound_ns = 0
+        """When this program was begun anew in its process; 0: it was not."""
+
+    def begin_early(self) -> None:
+        """Torch is about to be imported: what has to be known of before, and what is long over."""
+        image.remember()
+        self.rebound_ns = rebind.rebound_ns()
+        if self.rebound_ns:
+            self.launch["started_ns"] = self.rebound_ns
 
     def claim(self) -> None:
         """Take the task's page if nobody has it yet; torchrun itself has that of its ranks."""
@@ -95,6 +114,9 @@ class _Process:
             self.block = pages.claim(path, self.notes)
         if self.block is None and pages.is_rank_of_torchrun():
             self.block = pages.own(self.notes)
+        if self.block is not None and self.session is None:
+            rebind.arrive(self.block, self.rebound_ns)
+            self.rebound_ns = 0
 
     def tell_launch(self) -> None:
         """When what happened, also to a page that comes late."""
@@ -171,6 +193,7 @@ _process = _Process()
 def torch_is_coming() -> None:
     """For the import hook: torch is about to be imported."""
     if not switched_off():
+        _process.begin_early()
         _process.claim()
         if _process.block and not _process.session:
             _process.tell_launch()

@@ -35,6 +35,8 @@ _DOWN_SEQUENCE = word(Down, "sequence")
 _LEASE = word(Down, "lease_until_ns")
 _SHARE = word(Down, "share_pct")
 _NOTHING = 1  # odd: no directive that is whole has such a sequence
+_REBINDS = word(Up, "rebinds")
+_COUNTS = tuple(name for name, *_ in Up._fields_[3:-1])  # all but whose, which phase, and rebinds
 
 
 class Block:
@@ -76,6 +78,15 @@ class Block:
     def asked_share_pct(self) -> int:
         """The share as it is asked for now, whole or not: one word is read alone."""
         return self._words[_SHARE]
+
+    def asked_gpus(self) -> tuple[str, ...]:
+        """Where this process belongs, if not where the page was made for."""
+        words = control_block.read_half(Down, self._read)
+        return control_block.read_directive(words).gpu_uuids if words else ()
+
+    def begin_anew(self) -> None:
+        """The same process with a program that begins again: what it has counted is over."""
+        self.write(**dict.fromkeys(_COUNTS, 0), rebinds=self._words[_REBINDS] + 1)
 
     def write(self, **fields: int) -> None:
         """Change fields of `Up`, together."""

@@ -3,15 +3,14 @@
 
 `Cpu` stands in where there is no GPU: every tensor counts as on the device, and host memory is
 other memory of the same machine. `Occupancy` is that, beside the books of simulated GPUs, whose
-copies take their time on a copy engine. `Cuda` has never run on a GPU.
+copies take their time on a copy engine. `Cuda` (see `cuda_device`) has never run on a GPU.
 """
 
 from __future__ import annotations
 
 import ctypes
-import gc
 import mmap
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 
@@ -24,8 +23,7 @@ if TYPE_CHECKING:
     from torch import Tensor, UntypedStorage
 
     from slipstream.torch_hooks.occupancy_context import Context
-
-_CUDA_COPY_BYTES_PER_S = 8e9  # about half of what PCIe 4.0 carries: the rest is for the neighbours
+    from slipstream.torch_hooks.tier import Tier
 
 
 class Device:
@@ -34,6 +32,8 @@ class Device:
     name: str
     reaches_host = False
     """Whether tensors on this device may lie in host memory."""
+    shortcoming = ""
+    """What a cap cannot do here; empty if nothing."""
 
     def why_stuck(self) -> str:
         """Why nothing on it may be moved; empty if it may."""
@@ -67,12 +67,26 @@ class Device:
         """Undo `leave`. False, and nothing done: that, or so many bytes of tensors, do not fit."""
         return nbytes >= 0
 
+    def places(self, tier: Tier, _where: torch.device) -> Places:
+        """Where storages of this device may lie that are not on it."""
+        return tier
+
     def cap(self, nbytes: int) -> bool:
         """Hold no more than this of what torch does not know of on the device; 0 is no cap.
 
         Called at each boundary while there is one, and after that until all is back (True).
         """
         return not nbytes
+
+
+class Places(Protocol):
+    """Memory that is not on the device."""
+
+    def take(self, nbytes: int, *, exact: bool = False) -> Tensor:
+        """So many bytes of it; raises HostMemoryError."""
+
+    def give_back(self, slot: Tensor) -> None:
+        """They are not needed any more."""
 
 
 class Cpu(Device):
@@ -164,48 +178,11 @@ class Occupancy(Cpu):
             context.wait(COPY, context.enqueue(COPY, duration_ns, flags))
 
 
-class Cuda(Device):
-    """The CUDA GPU of this process. Never run on one yet."""
-
-    name = "cuda"
-
-    def __init__(self) -> None:
-        self._rate = Rate(_CUDA_COPY_BYTES_PER_S)
-
-    def why_stuck(self) -> str:
-        """A captured graph replays with the addresses it was captured with."""
-        graphs = sum(type(thing) is torch.cuda.CUDAGraph for thing in gc.get_objects())
-        return f"{graphs} CUDA graphs hold addresses" if graphs else ""
-
-    def synchronize(self) -> None:
-        """Wait for all streams of all its GPUs."""
-        for index in range(torch.cuda.device_count()):
-            torch.cuda.synchronize(index)
-
-    def copy(self, destination: Tensor, source: Tensor) -> None:
-        """In pieces, at half of what the bus carries."""
-        for begin in range(0, source.numel(), CHUNK_BYTES):
-            end = min(begin + CHUNK_BYTES, source.numel())
-            self._rate.take(end - begin)
-            destination[begin:end].copy_(source[begin:end])
-
-    def pin(self, host: Tensor) -> bool:
-        """The copy engine reaches only pages that stay where they are."""
-        return not int(torch.cuda.cudart().cudaHostRegister(host.data_ptr(), host.numel(), 0))  # type: ignore[no-untyped-call]  # torch's
-
-    def release_caches(self) -> None:
-        """Give the caching allocator's free blocks back to the GPU."""
-        torch.cuda.empty_cache()
-
-    def come_back(self, nbytes: int) -> bool:
-        """Whether the GPU has as much free."""
-        free_bytes, _ = torch.cuda.mem_get_info()
-        return free_bytes >= nbytes
-
-
 def current() -> Device:
     """The device this process trains on."""
     if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]  # torch's
+        from slipstream.torch_hooks.cuda_device import Cuda  # noqa: PLC0415 (it needs this module)
+
         return Cuda()
     contexts = occupancy_context.open_contexts()
     return Occupancy(contexts) if contexts else Cpu()

@@ -17,7 +17,7 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from slipstream.torch_hooks import attach, pages
+from slipstream.torch_hooks import attach, pages, rebind
 from slipstream.torch_hooks.attach import CHECKPOINT_VARIABLE, RESTORE_VARIABLE
 from slipstream.torch_hooks.checkpoint import found, generations, own, parts, ranks, restoring
 from slipstream.torch_hooks.checkpoint.encoding import Encoder
@@ -74,6 +74,7 @@ class Run:
         self._restart = 0
         self._root: Path | None = None
         self._wanted = False
+        self._to_rebind = False
         self._prepared = False
         self._told = False
 
@@ -127,25 +128,34 @@ class Run:
                 there = [one.restart for one in generations.generations(self._root)]
                 self._restart = max(self._restart, max(there, default=-1) + 1)
                 attach.serve(Request.CHECKPOINT, self._want)
+                attach.serve(Request.REBIND, self._want_rebind)
 
     def end(self) -> None:
         """The loop is over: what was begun is finished, and nothing more can be asked."""
         attach.serve_no_longer(Request.CHECKPOINT)
+        attach.serve_no_longer(Request.REBIND)
         self.finish()
         with _harmless("checkpoint"):
             hooks = attach.current()
             if hooks is not None and self._told:
-                hooks.can(Capability.RESTORABLE, yes=False)
+                hooks.can(Capability.RESTORABLE | Capability.REBINDABLE, yes=False)
 
     def _want(self) -> None:
         """At the optimizer's boundary the loop's body goes on: it is done at the next rest."""
         self._wanted = True
 
+    def _want_rebind(self) -> None:
+        self._to_rebind = True
+
     def _at_rest(self) -> None:
         """Between two mini-batches, where the loop's body has ended."""
         if self._root is None:
             return
-        if self._wanted:
+        if self._to_rebind:
+            self._to_rebind = False
+            with _during(Phase.SAVING), _harmless("not re-bound"):
+                self._rebind(self._root)
+        elif self._wanted:
             self._wanted = False
             self.save()
         elif not self._prepared:
@@ -166,6 +176,27 @@ class Run:
         if hooks is not None:
             self._told = self._state.ready
             hooks.can(Capability.RESTORABLE, yes=self._told)
+            why_not = rebind.why_not()
+            hooks.can(Capability.REBINDABLE, yes=self._told and not why_not)
+            if why_not:
+                attach.tell(f"not re-bindable: {why_not}")
+
+    def _rebind(self, root: Path) -> None:
+        """Go on from here in another image of this process, on other GPUs; or simply go on."""
+        hooks = attach.current()
+        gpus = hooks.directive.gpu_uuids if hooks and hooks.directive else ()
+        if hooks is None or not gpus or gpus == hooks.block.identity.gpu_uuids:
+            return  # it is there
+        rebind.check(gpus)
+        if not self.save():
+            raise RuntimeError("it could not be saved; training goes on where it is")
+        self.finish()
+        generation = Generation(self._restart, self.minibatches)
+        if generation not in generations.complete(root):
+            raise RuntimeError(f"{generation} did not become whole; training goes on where it is")
+        attach.tell(f"saved as {generation}; begins anew on {','.join(gpus)}")
+        with hooks.during(Phase.REBINDING):
+            rebind.go(gpus, {RESTORE_VARIABLE: os.environ[CHECKPOINT_VARIABLE]})
 
 
 class _State:

@@ -50,6 +50,8 @@ class Scaling:
     def apply(self, cap_bytes: int) -> bool:
         """At a boundary: keep to the cap from now on; 0 is none. True: everything is back."""
         is_back = self._device.cap(cap_bytes)
+        if self._device.shortcoming:
+            self._notes.problem("cap is not kept in full", self._device.shortcoming)
         began_s = time.monotonic()
         if cap_bytes != self._cap_bytes or began_s >= self._look_again_s:
             self._cap_bytes = cap_bytes
@@ -84,7 +86,8 @@ class Scaling:
             if not self._device.holds(storage) or not storages.is_movable(storage):
                 continue
             try:
-                slot = self._tier.take(storage.nbytes(), exact=True)
+                places = self._device.places(self._tier, storage.device)
+                slot = places.take(storage.nbytes(), exact=True)
             except HostMemoryError as error:
                 self._notes.problem("not moved", f"{error}; it stays on the device")
                 break
@@ -104,7 +107,8 @@ class Scaling:
             fresh = storages.fresh(storage.nbytes(), storage.device)
             self._device.prepare(fresh)
             self._exchange(storage, fresh)
-            self._tier.give_back(storages.raw(fresh))
+            places = self._device.places(self._tier, storage.device)
+            places.give_back(storages.raw(fresh))
             del self._away[number]
             held_bytes += storage.nbytes()
         return held_bytes

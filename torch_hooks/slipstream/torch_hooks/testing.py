@@ -6,7 +6,8 @@
 runs it twice. The first is asked for a checkpoint after mini-batch 5 and another after the ninth,
 or as soon after as it can be told; then it is killed. The second goes on from the first checkpoint,
 in another place, up to the second. It says whether both are then in the same state, to the bit. The
-script has to run for some time beyond that mini-batch. From Python:
+script has to run for some time beyond that mini-batch. With `--rebind GPU-…` it goes on in the same
+process instead, on other GPUs, and is compared with one that was left alone. From Python:
 
     with Trial([sys.executable, "train.py"], folder, ask=Directive(request=Request.PARK)) as trial:
         trial.wait_for(lambda: trial.progress.phase == Phase.PARKED)
@@ -132,19 +133,26 @@ class Trial:
             time.sleep(_LOOK_EVERY_S)
         raise TrialError(f"{self._page} cannot be read: its writer never finishes")
 
-    def ask(self, request: Request, *, at: int = 0) -> None:
-        """Ask for something from mini-batch `at` of this process on."""
+    def ask(self, request: Request, *, at: int = 0, gpus: Sequence[str] | None = None) -> None:
+        """Ask for something from mini-batch `at` of this process on.
+
+        Args:
+            request: what for.
+            at: 0 is as soon as can be.
+            gpus: the UUIDs of those that it belongs on from now on; None leaves it where it is.
+        """
         self._directive = replace(
             self._directive,
             epoch=self._directive.epoch + 1,
             request=request,
             armed_for_minibatch=at,
+            gpu_uuids=self._directive.gpu_uuids if gpus is None else tuple(gpus),
         )
         with self._page.open("r+b", buffering=0) as page:
             sequence = 2 * self._directive.epoch
             for offset, raw in (
                 (DOWN_OFFSET, as_word(sequence - 1)),
-                (DOWN_OFFSET + WORD_BYTES, control_block.directive_words(self._directive)),
+                *control_block.directive_parts(self._directive),
                 (DOWN_OFFSET, as_word(sequence)),
             ):
                 os.pwrite(page.fileno(), raw, offset)
@@ -243,6 +251,45 @@ def check_resume(
     return Verdict(restorable, compared.minibatches, tuple(found))
 
 
+def check_rebind(
+    argv: Sequence[str],
+    folder: Path,
+    gpus: Sequence[str],
+    *,
+    at: int,
+    until: int,
+    environment: Mapping[str, str] | None = None,
+) -> Verdict:
+    """Re-bind after mini-batch `at` to these GPUs and go on; compare with one left alone, later.
+
+    Raises:
+        TrialError: it did not get that far.
+    """
+    from slipstream.torch_hooks.checkpoint.comparison import differences  # noqa: PLC0415 (imports torch)
+
+    ask = Directive(request=Request.CHECKPOINT, armed_for_minibatch=at)
+    with Trial(argv, folder / "first", ask=ask, environment=environment) as first:
+        (saved,) = first.wait_for_generations(1)
+        before = _boundaries(first.checkpoints, saved)
+    # Both go on from the same: a script need not begin twice with the same random numbers.
+    source = first.checkpoints
+    with Trial(argv, folder / "re-bound", restore=source, environment=environment) as moved:
+        moved.wait_for(lambda: bool(moved.progress.capabilities & Capability.REBINDABLE))
+        moved.ask(Request.REBIND, gpus=gpus)
+        moved.wait_for(lambda: moved.progress.rebinds == 1)
+        (left,) = moved.wait_for_generations(1)
+        boundaries = _boundaries(moved.checkpoints, left)
+        moved.ask(Request.CHECKPOINT, at=max(1, until - before - boundaries))
+        _, compared = moved.wait_for_generations(2)
+        boundaries += _boundaries(moved.checkpoints, compared)
+    ask = replace(ask, armed_for_minibatch=boundaries)
+    there = folder / "left alone"
+    with Trial(argv, there, ask=ask, restore=source, environment=environment) as alone:
+        alone.wait_for_generations(1)
+    found = differences(alone.checkpoints, moved.checkpoints)
+    return Verdict(True, compared.minibatches, tuple(found))
+
+
 def _boundaries(root: Path, generation: Generation) -> int:
     """After how many boundaries of its process a generation was saved."""
     size = generations.world_size(root, generation)
@@ -257,11 +304,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--at", type=int, default=3, help="save after this mini-batch (3)")
     parser.add_argument("--until", type=int, default=6, help="compare after this one (6)")
+    parser.add_argument(
+        "--rebind", metavar="GPU-…", help="go on in the same process, on these GPUs by their UUIDs"
+    )
     parser.add_argument("command", nargs="+", help="-- and the command to run")
     asked = parser.parse_args(argv)
     with tempfile.TemporaryDirectory(prefix="slipstream-trial-") as folder:
+        when = {"at": asked.at, "until": asked.until}
         try:
-            verdict = check_resume(asked.command, Path(folder), at=asked.at, until=asked.until)
+            if asked.rebind:
+                gpus = asked.rebind.split(",")
+                verdict = check_rebind(asked.command, Path(folder), gpus, **when)
+            else:
+                verdict = check_resume(asked.command, Path(folder), **when)
         except TrialError as error:
             sys.stderr.write(f"error: {error}\n")
             return 2

@@ -15,6 +15,7 @@ enum {
   SLIP_CONTROL_UP_OFFSET = 2048,
   SLIP_CONTROL_DOWN_OFFSET = 3072,
   SLIP_CONTROL_MAX_GPUS = 16,
+  SLIP_CONTROL_GPU_BYTES = 48,
 };
 
 enum slip_role { SLIP_ROLE_NONE = 0, SLIP_ROLE_OWNER = 1, SLIP_ROLE_GUEST = 2 };
@@ -30,6 +31,7 @@ enum slip_phase {
   SLIP_PHASE_SAVING = 7,
   SLIP_PHASE_RESTORING = 8,
   SLIP_PHASE_PAUSED = 9,
+  SLIP_PHASE_REBINDING = 10,
 };
 
 enum slip_request {
@@ -47,6 +49,7 @@ enum slip_capability {
   SLIP_CAPABILITY_RESTORABLE = 16,
   SLIP_CAPABILITY_PARKABLE = 32,
   SLIP_CAPABILITY_GATEABLE = 64,
+  SLIP_CAPABILITY_REBINDABLE = 128,
 };
 
 struct slip_control_header {
@@ -64,7 +67,7 @@ struct slip_control_header {
   char token[32];
   uint32_t gpu_count;
   uint32_t reserved;
-  char gpus[SLIP_CONTROL_MAX_GPUS][48];
+  char gpus[SLIP_CONTROL_MAX_GPUS][SLIP_CONTROL_GPU_BYTES];
 };
 
 struct slip_control_up {
@@ -87,6 +90,7 @@ struct slip_control_up {
   uint64_t saving_ns;
   uint64_t paused_ns;
   uint64_t gated_ns;
+  uint64_t rebinds;
 };
 
 struct slip_control_down {
@@ -97,6 +101,8 @@ struct slip_control_down {
   uint64_t request;
   uint64_t armed_for_minibatch;
   uint64_t lease_until_ns;
+  uint64_t gpu_count;
+  char gpus[SLIP_CONTROL_MAX_GPUS][SLIP_CONTROL_GPU_BYTES];
 };
 
 #endif

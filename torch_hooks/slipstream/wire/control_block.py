@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """The control block: one page of memory between a training process and its node's coordinator.
 
-`control_block.h` says the same in C; a test compares the two field by field. Each part has one
-writer:
+`control_block.h` says the same in C, as a test compares. Each part has one writer:
 
 * the header says whose page it is, written once by the coordinator before anybody can open it;
 * `Up` is written by the training process: how far it is and what it can do;
-* `Down` is written by the coordinator: what it asks for, and until when it promises to be there.
+* `Down` is written by the coordinator: what it asks for, until when it promises to be there, and on
+  which GPUs the process belongs.
+
+A process belongs on the GPUs of the header until `Down` names others: before it uses a device it
+goes to those by itself, later when REBIND is asked for, which to one that is there asks nothing.
 
 Each half begins with its writer's sequence word, odd while that writer is busy. A writer killed
 between two stores leaves it odd: its readers keep what they knew, and its next writer sets it
@@ -24,6 +27,8 @@ import enum
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from slipstream.wire import gpu_names
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
@@ -34,7 +39,6 @@ VERSION = 2
 PAGE_BYTES = 4096
 UP_OFFSET = 2048
 DOWN_OFFSET = 3072
-MAX_GPUS = 16
 WORD_BYTES = 8
 _LARGEST = (1 << 64) - 1
 _ATTEMPTS = 16  # a writer is done within a microsecond; one that takes longer was killed or stopped
@@ -65,6 +69,8 @@ class Phase(enum.IntEnum):
     SAVING = 7
     RESTORING = 8
     PAUSED = 9
+    REBINDING = 10
+    """Saved, and about to begin anew on other GPUs; stays until its new image imports torch."""
 
 
 class Request(enum.IntEnum):
@@ -77,6 +83,7 @@ class Request(enum.IntEnum):
     """Empty the GPU into host memory and stand still until it is asked no more."""
     CHECKPOINT = 3
     REBIND = 4
+    """Be on the GPUs that `Down` names: save, and begin anew there in the same process."""
 
 
 class Capability(enum.IntFlag):
@@ -88,6 +95,7 @@ class Capability(enum.IntFlag):
     RESTORABLE = 16
     PARKABLE = 32
     GATEABLE = 64
+    REBINDABLE = 128
 
 
 _NO_CAPABILITY = Capability(0)
@@ -128,7 +136,7 @@ class Header(ctypes.Structure):
         ("token", ctypes.c_char * 32),
         ("gpu_count", ctypes.c_uint32),
         ("reserved", ctypes.c_uint32),
-        ("gpus", (ctypes.c_char * 48) * MAX_GPUS),
+        ("gpus", (ctypes.c_char * gpu_names.GPU_BYTES) * gpu_names.MAX_GPUS),
     )
 
 
@@ -157,24 +165,29 @@ class Up(ctypes.Structure):
             "saving_ns",
             "paused_ns",
             "gated_ns",
+            "rebinds",
         )
     )
 
 
 class Down(ctypes.Structure):
-    """From the coordinator; every field is one word."""
+    """From the coordinator; every field is one word, but for the GPUs at its end."""
 
-    _fields_ = tuple(
-        (name, ctypes.c_uint64)
-        for name in (
-            "sequence",
-            "epoch",
-            "share_pct",
-            "cap_bytes",
-            "request",
-            "armed_for_minibatch",
-            "lease_until_ns",
-        )
+    _fields_ = (
+        *(
+            (name, ctypes.c_uint64)
+            for name in (
+                "sequence",
+                "epoch",
+                "share_pct",
+                "cap_bytes",
+                "request",
+                "armed_for_minibatch",
+                "lease_until_ns",
+                "gpu_count",
+            )
+        ),
+        ("gpus", (ctypes.c_char * gpu_names.GPU_BYTES) * gpu_names.MAX_GPUS),
     )
 
 
@@ -228,6 +241,8 @@ class Progress:
     """How long it stood still in all, up to when it last went on."""
     gated_ns: int = 0
     """How much of that was before it had used a device."""
+    rebinds: int = 0
+    """How often its process has begun anew on other GPUs."""
 
 
 @dataclass(frozen=True)
@@ -241,14 +256,12 @@ class Directive:
     request: int = Request.NONE
     """A `Request`; one that is not known asks for nothing."""
     armed_for_minibatch: int = 0
+    gpu_uuids: tuple[str, ...] = ()
+    """Where the process belongs; none: on those that the page was made for."""
 
 
 def fresh_page(identity: Identity, directive: Directive, *, lease_until_ns: int) -> bytes:
     """The page as the coordinator hands it out."""
-    if len(identity.gpu_uuids) > MAX_GPUS:
-        raise ControlBlockError(
-            f"{len(identity.gpu_uuids)} GPUs do not fit a control block; it has room for {MAX_GPUS}"
-        )
     header = Header(
         magic=MAGIC,
         version=VERSION,
@@ -264,12 +277,11 @@ def fresh_page(identity: Identity, directive: Directive, *, lease_until_ns: int)
         token=_fitting(identity.token, 32),
         gpu_count=len(identity.gpu_uuids),
     )
-    for place, uuid in enumerate(identity.gpu_uuids):
-        header.gpus[place].value = _fitting(uuid, 48)
     page = bytearray(PAGE_BYTES)
     page[: ctypes.sizeof(header)] = bytes(header)
-    down = directive_words(directive)
-    page[DOWN_OFFSET + WORD_BYTES : DOWN_OFFSET + WORD_BYTES + len(down)] = down
+    gpus = Header.gpus.offset, gpu_names.packed(identity.gpu_uuids)  # type: ignore[attr-defined]
+    for offset, part in (gpus, *directive_parts(directive)):
+        page[offset : offset + len(part)] = part
     lease = word(Down, "lease_until_ns") * WORD_BYTES
     page[lease : lease + WORD_BYTES] = as_word(lease_until_ns)
     return bytes(page)
@@ -287,13 +299,13 @@ def read_identity(page: bytes) -> Identity:
         raise ControlBlockError(wrong)
     return Identity(
         job_id=header.job_id,
-        step=_text(header.step),
+        step=header.step.decode(errors="replace"),
         task=header.task,
         uid=header.uid,
         role=Role(header.role),
-        class_name=_text(header.class_name),
-        token=_text(header.token),
-        gpu_uuids=tuple(_text(header.gpus[place].value) for place in range(header.gpu_count)),
+        class_name=header.class_name.decode(errors="replace"),
+        token=header.token.decode(errors="replace"),
+        gpu_uuids=gpu_names.unpacked(bytes(header.gpus), header.gpu_count),
         asked_pid=header.asked_pid,
         asked_started_ticks=header.asked_started_ticks,
     )
@@ -315,11 +327,14 @@ def read_progress(words: Sequence[int]) -> Progress:
 
 def read_directive(words: Sequence[int]) -> Directive:
     """`Down` from its words, the sequence word first."""
-    return Directive(*words[1 : _words_of(Down) - 1])  # the lease is read for itself
+    count, *named = words[_GPU_COUNT : _words_of(Down)]
+    gpus = gpu_names.unpacked(b"".join(map(as_word, named)), count)
+    epoch, share_pct, cap_bytes, request, armed, _ = words[1:_GPU_COUNT]  # _: the lease, read alone
+    return Directive(epoch, share_pct, cap_bytes, request, armed, gpus)
 
 
-def directive_words(directive: Directive) -> bytes:
-    """What stands between `Down`'s sequence word and its lease."""
+def directive_parts(directive: Directive) -> tuple[tuple[int, bytes], ...]:
+    """What stands in `Down` beside its sequence word and its lease, and where in the page."""
     fields = (
         directive.epoch,
         directive.share_pct,
@@ -327,7 +342,11 @@ def directive_words(directive: Directive) -> bytes:
         directive.request,
         directive.armed_for_minibatch,
     )
-    return b"".join(as_word(field) for field in fields)
+    gpus = as_word(len(directive.gpu_uuids)) + gpu_names.packed(directive.gpu_uuids)
+    return (
+        (DOWN_OFFSET + WORD_BYTES, b"".join(map(as_word, fields))),
+        (DOWN_OFFSET + _GPU_COUNT * WORD_BYTES, gpus),
+    )
 
 
 def read_half(half: type[Up | Down], read: Callable[[int, int], Sequence[int]]) -> Sequence[int]:
@@ -352,6 +371,7 @@ def as_word(value: int) -> bytes:
 
 _PHASES = frozenset(int(phase) for phase in Phase)
 _CAPABILITIES = sum(int(one) for one in Capability)
+_GPU_COUNT = word(Down, "gpu_count") - word(Down, "sequence")
 
 
 def _words_of(half: type[Up | Down]) -> int:
@@ -368,8 +388,8 @@ def _what_is_wrong(header: Header) -> str:
         )
     if header.role not in tuple(Role):
         return f"its role is {header.role}, known are {[int(role) for role in Role]}"
-    if header.gpu_count > MAX_GPUS:
-        return f"it names {header.gpu_count} GPUs, possible are 0 to {MAX_GPUS}"
+    if header.gpu_count > gpu_names.MAX_GPUS:
+        return f"it names {header.gpu_count} GPUs, possible are 0 to {gpu_names.MAX_GPUS}"
     return ""
 
 
@@ -378,7 +398,3 @@ def _fitting(text: str, size: int) -> bytes:
     if len(encoded) >= size:
         raise ControlBlockError(f"{text!r} does not fit a control block: at most {size - 1} bytes")
     return encoded
-
-
-def _text(raw: bytes) -> str:
-    return raw.decode(errors="replace")
