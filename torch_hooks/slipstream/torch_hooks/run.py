@@ -12,7 +12,9 @@ cannot be saved or restored is noted, and training goes on or starts from the be
 
 from __future__ import annotations
 
+import hashlib
 import os
+import sys
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,7 +32,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from contextlib import AbstractContextManager
 
-
+DURABLE_VARIABLE = "SLIPSTREAM_DURABLE_DIR"
+"""The folder on the shared filesystem that checkpoints are carried to."""
 _TASK = "task-"
 
 
@@ -110,15 +113,9 @@ class Run:
             self._state.finish()
 
     def begin(self) -> None:
-        """Restore, if that is asked for; then be there to be asked to save."""
-        source = _folder(RESTORE_VARIABLE)
-        if source:
-            with _harmless("restore"), _during(Phase.RESTORING):
-                generation = self._state.restore(source, self._loops)
-                if generation:
-                    self.restored = True
-                    self._restart = generation.restart + 1
-                    attach.tell(f"goes on from {source}, generation {generation}")
+        """Restore, if there is what to go on from; then be there to be asked to save."""
+        with _harmless("restore"), _during(Phase.RESTORING):
+            self._restore()
         with _harmless("checkpoint"):
             self._root = _folder(CHECKPOINT_VARIABLE)
             if self._root:
@@ -127,6 +124,19 @@ class Run:
                 there = [one.restart for one in generations.generations(self._root)]
                 self._restart = max(self._restart, max(there, default=-1) + 1)
                 attach.serve(Request.CHECKPOINT, self._want)
+
+    def _restore(self) -> None:
+        """From where the environment says; in a job that Slurm started anew, from what it left."""
+        told = _folder(RESTORE_VARIABLE)
+        left = [_folder(CHECKPOINT_VARIABLE), _folder(DURABLE_VARIABLE)] if _is_restarted() else []
+        there = [told] if told else restoring.sources([one for one in left if one])
+        for source in there:
+            generation = self._state.restore(source, self._loops, "" if told else _program())
+            if generation:
+                self.restored = True
+                self._restart = generation.restart + 1
+                attach.tell(f"goes on from {source}, generation {generation}")
+                return
 
     def end(self) -> None:
         """The loop is over: what was begun is finished, and nothing more can be asked."""
@@ -182,8 +192,8 @@ class _State:
     def ready(self) -> bool:
         return self._writer is not None and self._writer.ready
 
-    def restore(self, source: Path, loops: Loops) -> Generation | None:
-        restored = restoring.restore(source, self._parts(), _complain_of_restore)
+    def restore(self, source: Path, loops: Loops, program: str) -> Generation | None:
+        restored = restoring.restore(source, self._parts(), _complain_of_restore, program)
         if restored is None:
             return None
         self._restored = source, restored.generation
@@ -233,7 +243,7 @@ class _State:
             state["position"] = encoder.encode(loops.position(), "position")
         hooks = attach.current()
         boundaries = hooks.minibatches if hooks else 0
-        return Snapshot(self._layout, state, encoder.storages, boundaries)
+        return Snapshot(self._layout, state, encoder.storages, boundaries, _program())
 
 
 class _Own:
@@ -244,8 +254,8 @@ class _Own:
         self._load = load
         self.ready = False
 
-    def restore(self, source: Path, loops: Loops) -> Generation | None:
-        for generation, folder in own.newest(source, _complain_of_restore):
+    def restore(self, source: Path, loops: Loops, program: str) -> Generation | None:
+        for generation, folder in own.newest(source, _complain_of_restore, program):
             try:
                 self._load(str(folder))
             except Exception as error:  # noqa: BLE001 (the program's function may raise anything)
@@ -262,7 +272,7 @@ class _Own:
 
     def save(self, root: Path, generation: Generation, _loops: Loops) -> None:
         self._save(str(own.begin(root, generation)))
-        own.commit(root, generation, ranks.shard())
+        own.commit(root, generation, ranks.shard(), _program())
 
     def finish(self) -> None:
         """Nothing is left to do."""
@@ -285,6 +295,15 @@ def _folder(variable: str) -> Path | None:
         return None
     together = ranks.shard().world_size > 1
     return Path(folder) if together or task == "0" else Path(folder) / f"{_TASK}{task}"
+
+
+def _is_restarted() -> bool:
+    return os.environ.get("SLURM_RESTART_COUNT", "0") != "0"
+
+
+def _program() -> str:
+    """Which program this is, and what it was asked for; told without telling its arguments."""
+    return hashlib.sha256("\0".join(sys.argv).encode("utf-8", "replace")).hexdigest()[:16]
 
 
 def _during(phase: Phase) -> AbstractContextManager[None]:

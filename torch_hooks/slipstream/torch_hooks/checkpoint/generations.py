@@ -18,7 +18,11 @@ import zlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from slipstream.torch_hooks.checkpoint.errors import CheckpointError, DamagedError
+from slipstream.torch_hooks.checkpoint.errors import (
+    AnotherTrainingError,
+    CheckpointError,
+    DamagedError,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -110,6 +114,12 @@ def read_index(root: Path, generation: Generation, shard: Shard) -> dict[str, An
             f"{path} was swapped: it says it is of restart, mini-batch, rank {found}"
         )
     return content  # type: ignore[no-any-return]  # JSON is anything
+
+
+def check_program(index: dict[str, Any], program: str) -> None:
+    """One job may run several programs, each of which must go on from its own."""
+    if program and index.get("program", program) != program:
+        raise AnotherTrainingError("it was written by another program, or by one asked otherwise")
 
 
 def _folders(root: Path) -> Iterator[Generation]:
