@@ -113,3 +113,18 @@ def test_the_newest_of_several_places_comes_first(tmp_path: Path) -> None:
     assert sources([ramdisk, shared]) == [ramdisk, shared]
     saved(shared, SECOND)
     assert sources([ramdisk, shared]) == [shared, ramdisk]
+
+
+def test_one_waits_for_what_is_about_to_be_saved(tmp_path: Path) -> None:
+    """Not for what was carried before; and not for ever."""
+    here, there = tmp_path / "here", tmp_path / "there"
+    saved(here, FIRST)
+    carry.carry(here, there)
+    words = [sys.executable, "-m", carry.__name__, str(here), str(there), "--patience-s"]
+    late = subprocess.run([*words, "0.1"], capture_output=True, text=True, check=False)
+    assert late.returncode == 1
+    assert "nothing new was saved" in late.stderr
+    with subprocess.Popen([*words, "60"], stdout=subprocess.PIPE) as waiting:
+        saved(here, SECOND)
+        assert waiting.wait() == 0
+    assert generations.complete(there) == [FIRST, SECOND]

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from slipstream.coordinator import asking, blocks, joining, phases, store
+from slipstream.coordinator.checkpoints import Checkpoints
 from slipstream.coordinator.devices import DeviceCgroups
 from slipstream.coordinator.events import Sender, event
 from slipstream.coordinator.gpus import Nvml, Window
@@ -60,6 +61,7 @@ class Coordinator:
         """How often a guest was told to stand still."""
         self.socket = NodeSocket(settings.node_socket, self.answer)
         self.sender = Sender(settings.events_socket)
+        self.checkpoints = Checkpoints.of(settings)
         self._procfs = procfs or ProcFs()
         self._cgroups = DeviceCgroups(settings.cgroup_root, settings.node)
         self._blocks: dict[Path, blocks.Block] = {}
@@ -193,6 +195,7 @@ class Coordinator:
             told[ENVIRONMENT_VARIABLE] = str(block.path)
         if request.operation == "block":
             return told
+        told |= self.checkpoints.environment(seat)
         told["SLIPSTREAM_INJECT"] = str(self.settings.inject_dir)
         if request.python_path is not None:
             parts = [str(self.settings.inject_dir), request.python_path]

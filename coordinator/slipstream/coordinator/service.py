@@ -26,6 +26,7 @@ _log = logging.getLogger(__name__)
 TICK_S: Final = 0.1
 LEASE_EVERY_S: Final = 1.0
 SCAN_EVERY_S: Final = 0.5
+TIDY_EVERY_S: Final = 5.0
 
 
 class ServiceError(RuntimeError):
@@ -42,6 +43,7 @@ async def run(settings: Settings) -> None:
         coordinator.recover()
         coordinator.make_batons()
         coordinator.renew_leases()
+        coordinator.checkpoints.prepare()
         async with contextlib.AsyncExitStack() as stack:
             for server in await _servers(coordinator):
                 await stack.enter_async_context(server)
@@ -98,6 +100,7 @@ class _Clock:
         self._coordinator = coordinator
         self._leases_due_s = 0.0
         self._scan_due_s = 0.0
+        self._tidy_due_s = 0.0
         self._heartbeat_due_s = 0.0
         self._told: tuple[Any, ...] = ()
         self._sending: asyncio.Task[bool] | None = None
@@ -116,6 +119,9 @@ class _Clock:
                 self._coordinator.renew_leases()
                 self._coordinator.make_batons()
                 self._coordinator.publish_closed_gpus()
+            if now_s >= self._tidy_due_s:
+                self._tidy_due_s = now_s + TIDY_EVERY_S
+                await asyncio.to_thread(self._coordinator.checkpoints.tidy, self._coordinator.seats)
             self._report(now_s)
         except OSError:
             _log.exception("this tick was not completed")

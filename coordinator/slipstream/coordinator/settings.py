@@ -38,6 +38,12 @@ class Settings:
     """Where simulated GPUs live; empty with real ones."""
     metrics_port: int
     """On the loopback; 0: only the Unix socket."""
+    durable_dir: Path | None
+    """On the shared filesystem: where checkpoints outlive this node."""
+    checkpoint_room_bytes: int
+    """How large the ramdisk for checkpoints may be; 0: none of its own, but the run directory."""
+    memory_floor_bytes: int
+    """What checkpoints leave free of this node's memory."""
 
     @property
     def node_socket(self) -> Path:
@@ -50,6 +56,10 @@ class Settings:
     @property
     def blocks(self) -> Path:
         return self.run_dir / "blocks"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.run_dir / "checkpoints"
 
     @property
     def closed_gpus(self) -> Path:
@@ -94,6 +104,26 @@ def read(argv: Sequence[str] | None, environment: Mapping[str, str]) -> Settings
         help="let guests join owners without hooks, too (default: they are left alone)",
     )
     add("--metrics-port", type=int, default=0, help="also on the loopback (default: off)")
+    add(
+        "--durable-dir",
+        type=Path,
+        default=environment.get("SLIPSTREAM_DURABLE_ROOT") or None,
+        help="on the shared filesystem, mode 1777: where checkpoints outlive the node (default: "
+        "nowhere)",
+    )
+    add(
+        "--checkpoint-room-mib",
+        type=int,
+        default=0,
+        help="mount a ramdisk of its own for checkpoints, at most so large (default: the run "
+        "directory takes them)",
+    )
+    add(
+        "--memory-floor-mib",
+        type=int,
+        default=2048,
+        help="memory of the node that checkpoints leave free (default: %(default)s)",
+    )
     told = parser.parse_args(argv)
     return Settings(
         node=told.node,
@@ -106,6 +136,9 @@ def read(argv: Sequence[str] | None, environment: Mapping[str, str]) -> Settings
         join_hookless_owners=told.join_hookless_owners,
         gpu_state=environment.get("SLIPSTREAM_GPU_STATE", ""),
         metrics_port=told.metrics_port,
+        durable_dir=told.durable_dir,
+        checkpoint_room_bytes=max(0, told.checkpoint_room_mib) << 20,
+        memory_floor_bytes=max(0, told.memory_floor_mib) << 20,
     )
 
 

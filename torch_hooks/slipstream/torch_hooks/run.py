@@ -128,8 +128,7 @@ class Run:
     def _restore(self) -> None:
         """From where the environment says; in a job that Slurm started anew, from what it left."""
         told = _folder(RESTORE_VARIABLE)
-        left = [_folder(CHECKPOINT_VARIABLE), _folder(DURABLE_VARIABLE)] if _is_restarted() else []
-        there = [told] if told else restoring.sources([one for one in left if one])
+        there = [told] if told else restoring.sources(_left()) if _is_restarted() else []
         for source in there:
             generation = self._state.restore(source, self._loops, "" if told else _program())
             if generation:
@@ -295,6 +294,17 @@ def _folder(variable: str) -> Path | None:
         return None
     together = ranks.shard().world_size > 1
     return Path(folder) if together or task == "0" else Path(folder) / f"{_TASK}{task}"
+
+
+def _left() -> list[Path]:
+    """Where earlier starts of this job may have saved."""
+    places = [_folder(CHECKPOINT_VARIABLE)]
+    durable = os.environ.get(DURABLE_VARIABLE, "")
+    if durable and Path(durable).exists():
+        with _harmless("restore"):
+            generations.check_ours(Path(durable))
+            places.append(_folder(DURABLE_VARIABLE))
+    return [place for place in places if place]
 
 
 def _is_restarted() -> bool:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Carry the newest generation of a checkpoint to another folder, verified on the way.
 
-    python -m slipstream.torch_hooks.checkpoint.carry SOURCE TARGET
+    python -m slipstream.torch_hooks.checkpoint.carry SOURCE TARGET [--patience-s 60]
 
 What the ramdisk holds is lost with its node; a copy on the shared filesystem is what counts. Run as
 the user whose training it is, and without torch. A training may overwrite what is being read: that
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 _KEPT = 2
 _TASKS = "task-*"
+_LOOK_EVERY_S = 0.05
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -40,21 +41,45 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="carry", description=__doc__.partition("\n")[0])
     parser.add_argument("source", type=Path)
     parser.add_argument("target", type=Path)
+    parser.add_argument(
+        "--patience-s",
+        type=float,
+        help="wait that long for a generation that the target has not; else none is no error",
+    )
     told = parser.parse_args(argv)
     began_s = time.monotonic()
     try:
-        carried = carry_all(told.source, told.target)
+        carried = _patiently(told.source, told.target, told.patience_s)
     except (CheckpointError, OSError) as error:
-        print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        sys.stderr.write(f"{type(error).__name__}: {error}\n")
         return 1
     seconds = round(time.monotonic() - began_s, 3)
-    print(json.dumps({"bytes": carried, "seconds": seconds}))
+    print(json.dumps({"bytes": carried, "seconds": seconds}))  # noqa: T201 (its answer)
     return 0
+
+
+def _patiently(source: Path, target: Path, patience_s: float | None) -> int:
+    """Carry; where one has to wait, a generation that is overwritten meanwhile is waited out."""
+    until_s = time.monotonic() + (patience_s or 0)
+    while True:
+        try:
+            carried = carry_all(source, target)
+        except DamagedError:
+            if time.monotonic() > until_s:
+                raise
+            carried = 0
+        if carried or patience_s is None:
+            return carried
+        if time.monotonic() > until_s:
+            raise CheckpointError(f"nothing new was saved in {source} within {patience_s:g} s")
+        time.sleep(_LOOK_EVERY_S)
 
 
 def carry_all(source: Path, target: Path) -> int:
     """The checkpoint of a job, and those of its tasks that train apart; returns the bytes."""
-    target.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for place in (target.parent, target):
+        place.mkdir(mode=0o700, parents=True, exist_ok=True)
+    generations.check_ours(target)
     folders = ["", *sorted(one.name for one in source.glob(_TASKS) if one.is_dir())]
     return sum(carry(source / name, target / name) for name in folders)
 

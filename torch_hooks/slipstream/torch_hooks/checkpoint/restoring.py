@@ -56,8 +56,7 @@ def restore(
 ) -> Restored | None:
     """Give the parts their state back; None if there is none that can be used.
 
-    Args:
-        program: which one wrote it; "" if it is known to be the right one.
+    Only what `program` wrote is taken; "" if it is known to be the right one.
     """
     here = [str(one) for one in generations.complete(root)]
     there = set.intersection(*(set(one) for one in ranks.gathered(here)))
