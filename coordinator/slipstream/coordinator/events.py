@@ -12,7 +12,7 @@ from slipstream.coordinator.seats import guests_of
 from slipstream.wire.control_block import Phase
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
     from pathlib import Path
 
     from slipstream.coordinator.gpus import Window
@@ -34,6 +34,7 @@ def event(
     seats: Mapping[int, Seat],
     owned: Mapping[str, Owner],
     progress: Mapping[int, Iterable[Progress]],
+    may_use: Callable[[int], Mapping[str, Any]] = lambda _: {},
 ) -> dict[str, Any]:
     """The node as it is now."""
     return {
@@ -54,7 +55,7 @@ def event(
             for gpu in window.latest()
         ],
         "jobs": [
-            job_report(job, progress.get(job, ()), left=not seats[job].tasks)
+            {**job_report(job, progress.get(job, ()), left=not seats[job].tasks), **may_use(job)}
             for job in sorted(seats)
         ],
     }

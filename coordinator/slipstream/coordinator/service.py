@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 TICK_S: Final = 0.1
+HURRIED_TICK_S: Final = 0.02
 LEASE_EVERY_S: Final = 1.0
 SCAN_EVERY_S: Final = 0.5
 
@@ -87,7 +88,9 @@ async def _tick_until_stopped(coordinator: Coordinator) -> None:
     while not stopped.is_set():
         await clock.tick()
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(stopped.wait(), TICK_S)
+            # Whoever has the next turn waits for the one before to be gone.
+            tick_s = HURRIED_TICK_S if coordinator.reflexes.hurries else TICK_S
+            await asyncio.wait_for(stopped.wait(), tick_s)
     await clock.finish()
 
 

@@ -173,12 +173,18 @@ class GpuState:
             order = self.riders[self.first :] + self.riders[: self.first]
             shares = _divided(self.steps.total_pct, order, rules)
             reason = self.steps.reason
-        caps = memory.beside_owner(self.memory_mib, owner.claim(), claims, rules)
+        caps = memory.beside_owner(self.memory_mib, self._reserved(owner), claims, rules)
         hurry = self.surged or (self.steps is not None and self.steps.stage is Stage.LEARNING)
         found = {job: Limits(shares[job], caps[job], reason, at_once=hurry) for job in self.riders}
         owner_cap = caps[owner.job.job_id] if owner.job.hooked else 0
         found[owner.job.job_id] = Limits(ALL_PCT, owner_cap, NodeReason.PROTECTED)
         return found
+
+    def _reserved(self, owner: JobState) -> Claim:
+        """What an owner holds before it trains steadily says little about what it will need."""
+        if owner.pulse.baseline is None and not owner.job.memory_mib:
+            return Claim(owner.job.job_id, 0)
+        return owner.claim()
 
 
 def _divided(total_pct: float, riders: Sequence[int], rules: NodeRules) -> dict[int, float]:

@@ -232,7 +232,7 @@ class NodeMachine:
     def _changed(self, state: JobState, limits: list[Limits]) -> list[NodeCommand]:
         tightest = min(limits, key=lambda one: one.share_pct)
         state.reason = reason = tightest.reason
-        share = min(ALL_PCT, round(tightest.share_pct))
+        share = min(ALL_PCT, int(tightest.share_pct))
         cap = min((one.cap_mib for one in limits if one.cap_mib), default=0)
         commands: list[NodeCommand] = []
         if cap != state.cap_mib:

@@ -33,16 +33,21 @@ def beside_owner(
 ) -> dict[int, int]:
     """Caps of an owner and its guests: what the owner does not need is theirs."""
     usable = usable_mib(device_mib, rules)
-    reserve = int(owner.need_mib * (1 + rules.headroom_pct / 100))
+    more = 1 + rules.headroom_pct / 100
+    reserve = int(owner.need_mib * more)
     if not owner.need_mib:
         reserve = usable - int(device_mib * rules.unknown_guests_pct / 100)
+    wishes = [Claim(one.job_id, int(one.need_mib * more)) for one in guests]
     rest = max(0, usable - reserve)
-    caps = divided(rest, guests, grain_mib=max(1, device_mib // _GRAINS))
+    caps = divided(rest, wishes, grain_mib=max(1, device_mib // _GRAINS))
+    # What nobody needs is the owner's: most of its surges then cost nobody anything.
     return {owner.job_id: max(1, device_mib - sum(caps.values())), **caps}
 
 
-def divided(rest_mib: int, claims: Sequence[Claim], *, grain_mib: int) -> dict[int, int]:
-    """Everybody's need from the smallest up, then the remainder in equal parts.
+def divided(
+    rest_mib: int, claims: Sequence[Claim], *, grain_mib: int, all_of_it: bool = False
+) -> dict[int, int]:
+    """Everybody's need from the smallest up, and `all_of_it`: the remainder in equal parts.
 
     Who gets nothing has a cap of 1 MiB: 0 would be none.
     """
@@ -54,7 +59,7 @@ def divided(rest_mib: int, claims: Sequence[Claim], *, grain_mib: int) -> dict[i
         caps[claim.job_id] = part
         left -= part
         open_claims -= 1
-    each = left // len(claims) if claims else 0
+    each = left // len(claims) if claims and all_of_it else 0
     return {job: max(1, (part + each) // grain_mib * grain_mib) for job, part in caps.items()}
 
 
@@ -63,7 +68,8 @@ class _Trial:
     giver: int
     taker: int
     step_mib: int
-    before: float
+    before: Mapping[int, float]
+    """Everybody's mini-batches in a second before it."""
 
 
 class Trials:
@@ -80,7 +86,8 @@ class Trials:
         self.key = tuple(claims)
         self._grain = max(1, device_mib // _GRAINS)
         self._step = max(self._grain, int(device_mib * rules.memory_step_pct / 100))
-        self.caps = divided(usable_mib(device_mib, rules), claims, grain_mib=self._grain)
+        usable = usable_mib(device_mib, rules)
+        self.caps = divided(usable, claims, grain_mib=self._grain, all_of_it=True)
         self.due_s = at_s + rules.trial_s
         self._trial: _Trial | None = None
         self._failed_until_s: dict[tuple[int, int], float] = {}
@@ -93,10 +100,10 @@ class Trials:
         if at_s < self.due_s:
             return False
         before = dict(self.caps)
-        score = self._score(at_s, minibatches)
+        rates = self._rates(at_s, minibatches)
         if self._trial:
-            self._judge(self._trial, score, at_s)
-        self._trial = self._next(score, at_s)
+            self._judge(self._trial, rates, at_s)
+        self._trial = self._next(rates, at_s)
         if self._trial:
             self.caps[self._trial.giver] -= self._trial.step_mib
             self.caps[self._trial.taker] += self._trial.step_mib
@@ -109,25 +116,28 @@ class Trials:
         """Whether there is nothing to try at the moment."""
         return self._trial is None
 
-    def _score(self, at_s: float, minibatches: Mapping[int, int]) -> float:
-        """The sum of everybody's throughput since the last change, each against its best."""
+    def _rates(self, at_s: float, minibatches: Mapping[int, int]) -> dict[int, float]:
+        """Since the last change."""
         took_s = max(1e-9, at_s - self._since_s)
-        score = 0.0
-        for job in self.caps:
-            rate = (minibatches.get(job, 0) - self._counted.get(job, 0)) / took_s
-            self._best[job] = max(rate, self._best.get(job, 0.0))
-            score += rate / self._best[job] if self._best[job] else 0.0
-        return score
+        rates = {
+            job: (minibatches.get(job, 0) - self._counted.get(job, 0)) / took_s for job in self.caps
+        }
+        self._best = {job: max(rate, self._best.get(job, 0.0)) for job, rate in rates.items()}
+        return rates
 
-    def _judge(self, trial: _Trial, score: float, at_s: float) -> None:
-        if score >= trial.before * (1 + self.rules.trial_gain_pct / 100):
+    def _sum(self, rates: Mapping[int, float]) -> float:
+        """Everybody's throughput against its own best."""
+        return sum(rate / self._best[job] for job, rate in rates.items() if self._best[job])
+
+    def _judge(self, trial: _Trial, rates: Mapping[int, float], at_s: float) -> None:
+        if self._sum(rates) >= self._sum(trial.before) * (1 + self.rules.trial_gain_pct / 100):
             return
         self.caps[trial.giver] += trial.step_mib
         self.caps[trial.taker] -= trial.step_mib
         pair = trial.giver, trial.taker
         self._failed_until_s[pair] = at_s + self.rules.forget_trial_s
 
-    def _next(self, score: float, at_s: float) -> _Trial | None:
+    def _next(self, rates: Mapping[int, float], at_s: float) -> _Trial | None:
         lacks = {claim.job_id: claim.need_mib - self.caps[claim.job_id] for claim in self.key}
         pairs = sorted(
             (-lacks[taker], taker, giver)  # who lacks most; then the numbers settle ties
@@ -141,4 +151,4 @@ class Trials:
         if not pairs:
             return None
         _, taker, giver = pairs[0]
-        return _Trial(giver, taker, self._step, score)
+        return _Trial(giver, taker, self._step, rates)

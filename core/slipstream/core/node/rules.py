@@ -13,6 +13,8 @@ class NodeRules:
     # --- the step rule (AntMan's reflexes, TGS's steps) ---
     tolerated_drop_pct: float = 3.0
     """How much of its own rate an owner may lose before guests get less."""
+    resting_drop_pct: float = 1.5
+    """How much it may lose for long: while nothing is tried guests have a little less."""
     severe_drop_pct: float = 9.0
     """From here on guests have a tenth."""
     grow_factor: float = 1.5
@@ -50,7 +52,7 @@ class NodeRules:
     unknown_guests_pct: float = 10.0
     """Of the device: what all guests keep when an owner of unknown size arrives."""
     headroom_pct: float = 10.0
-    """Above its largest need so far, for the owner."""
+    """What everybody gets above its largest need so far."""
     memory_step_pct: float = 10.0
     """Of the device: what one trial moves from one guest to another."""
     trial_s: float = 10.0

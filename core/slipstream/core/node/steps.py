@@ -3,8 +3,9 @@
 
 They stand still until the owner's speed alone is known, then have little, then half as much again
 while the owner does not get slower, from the first drop on one point more at a time, and eight
-less at each further drop. A level at which the owner got slower is not tried again for a while:
-until then nothing changes, and a simulator may pass over that time.
+less at each further drop; after a hard cut they are soon back near where it was good. A level at
+which the owner got slower is not tried again for a while: until then nothing changes, and a
+simulator may pass over that time.
 """
 
 from __future__ import annotations
@@ -51,6 +52,8 @@ class Steps:
         self.stage = Stage.LEARNING
         self.ceiling_pct = 1e9
         self.ceiling_until_s = at_s
+        self._good_pct = 0.0
+        """The last level at which the owner did not get slower."""
         self._before_look_pct = 0.0
         """What guests had before they stood still for another look at the owner."""
         self._drops_in_a_row = 0
@@ -201,20 +204,36 @@ class Steps:
     def _grow(self, at_s: float) -> None:
         rules, limit = self.rules, self._limit_pct
         more = rules.grow_factor * self.total_pct
-        if self.stage is not Stage.FAST or self._is_unstable:
+        known = more <= self._good_pct - rules.cut_points  # back to where it was good before
+        if (self.stage is not Stage.FAST and not known) or self._is_unstable:
             more = self.total_pct + rules.grow_points
-        if self.stage is Stage.HELD or self.total_pct >= limit:
+            self._good_pct = self.total_pct
+        if self.stage is Stage.HELD:
+            self._rest(at_s)
+        elif self.total_pct >= limit:
             self._window = Window(at_s)
         elif more > self.ceiling_pct and at_s < self.ceiling_until_s:
             self.stage, self.reason = Stage.HELD, NodeReason.SETTLED
-            self._window = Window(at_s)
+            self._rest(at_s)
         else:
             unstable = self._is_unstable
             reason = NodeReason.OWNER_UNSTABLE if unstable else NodeReason.OWNER_STEADY
             self._set(min(more, limit), reason, at_s)
 
+    def _rest(self, at_s: float) -> None:
+        """Probing may cost what is tolerated; what lasts costs less."""
+        now = self.pulse.now(self._window).value_s
+        less = self.total_pct - self.rules.grow_points
+        costs = self.pulse.drop_pct(now) > self.rules.resting_drop_pct
+        if costs and less >= self.rules.start_share_pct:
+            self._set(less, self.reason, at_s)
+        else:
+            self._window = Window(at_s)
+
     def _cut(self, verdict: Verdict, at_s: float) -> None:
         rules = self.rules
+        if self.stage is Stage.FAST:
+            self._good_pct = self.total_pct / rules.grow_factor
         self.ceiling_pct = self.total_pct - rules.grow_points
         self.ceiling_until_s = at_s + rules.hold_s
         self.stage = Stage.SLOW

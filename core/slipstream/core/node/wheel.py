@@ -52,6 +52,8 @@ class Member:
     late_s: float = 0.0
     minibatches: int = 0
     is_new: bool = True
+    is_kept: bool = False
+    """This turn is not cut short for a new job."""
     called: bool = False
     told_to_park: bool = False
     since: int = 0
@@ -60,7 +62,8 @@ class Member:
     @property
     def had(self) -> float:
         """What it had for its weight: whoever has least is next."""
-        return self.served_s / self.job.weight
+        late_s = self.late_s if self.turn is Turn.RUNNING else 0.0  # it will be late again
+        return (self.served_s + late_s) / self.job.weight
 
 
 @dataclass(slots=True)
@@ -198,6 +201,7 @@ class Wheel:
             one.job.leads,
             not one.ready and one.turn is not Turn.RUNNING,
             -one.job.priority,
+            not (within and one.is_kept),
             not new,
             not within,
             one.since if new else one.had,
@@ -236,11 +240,11 @@ class Wheel:
         if self._is_taken(job.gpus, but=job.job_id):
             return self._end(member, at_s)  # not before they have left
         waited = any(one.ready and not one.is_new for one in self._waiting_for(job.gpus))
+        member.is_kept = self._new_in_a_row >= self.rules.feedback_in_a_row and not member.is_new
         self._new_in_a_row = self._new_in_a_row + 1 if member.is_new and waited else 0
         member.turn = Turn.RUNNING
         member.charged_at_s = at_s
         member.ends_at_s = self._turn_ends_s(member, at_s)
-        member.late_s = 0.0
         member.reason = NodeReason.FIRST_MINIBATCHES if member.is_new else NodeReason.TURN
         if not job.leads:
             member.reason = NodeReason.GANG_CALLED
@@ -254,6 +258,7 @@ class Wheel:
         self._charge(member, at_s)
         member.turn = Turn.RUNNING
         member.told_to_park = False
+        member.is_kept = True
         member.reason = NodeReason.PARK_LATE
         member.ends_at_s = self._turn_ends_s(member, at_s)
         return Unpark(member.job.job_id, member.reason, member.job.gang)
