@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import slipstream.wire
+from slipstream.core.classes import Mode
+from slipstream.core.node.rules import NodeRules
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -44,6 +46,9 @@ class Settings:
     """How large the ramdisk for checkpoints may be; 0: none of its own, but the run directory."""
     memory_floor_bytes: int
     """What checkpoints leave free of this node's memory."""
+    mode: Mode = Mode.OBSERVE
+    """Whether shares, caps and turns are carried out (`enforce`) or only decided."""
+    node_rules: NodeRules = NodeRules()  # noqa: RUF009 (frozen)
 
     @property
     def node_socket(self) -> Path:
@@ -103,6 +108,13 @@ def read(argv: Sequence[str] | None, environment: Mapping[str, str]) -> Settings
         action="store_true",
         help="let guests join owners without hooks, too (default: they are left alone)",
     )
+    add(
+        "--mode",
+        choices=[str(mode) for mode in Mode],
+        default=environment.get("SLIPSTREAM_COORDINATOR_MODE") or str(Mode.OBSERVE),
+        help="enforce: hold owners' speed and take turns (default: %(default)s)",
+    )
+    add("--turn-s", type=_turn, default=60.0, help="a shared job's turn (default: %(default)s)")
     add("--metrics-port", type=int, default=0, help="also on the loopback (default: off)")
     add(
         "--durable-dir",
@@ -139,7 +151,23 @@ def read(argv: Sequence[str] | None, environment: Mapping[str, str]) -> Settings
         durable_dir=told.durable_dir,
         checkpoint_room_bytes=max(0, told.checkpoint_room_mib) << 20,
         memory_floor_bytes=max(0, told.memory_floor_mib) << 20,
+        mode=_mode(parser, told.mode),
+        node_rules=NodeRules(turn_s=told.turn_s),
     )
+
+
+def _mode(parser: argparse.ArgumentParser, word: str) -> Mode:
+    """Argparse does not look at defaults, and the environment's is one."""
+    if word not in {str(mode) for mode in Mode}:
+        parser.error(f"mode {word!r}: choose {', '.join(Mode)}")
+    return Mode(word)
+
+
+def _turn(text: str) -> float:
+    value = float(text)
+    if not 1.0 <= value <= 3600.0:  # noqa: PLR2004 (an hour)
+        raise argparse.ArgumentTypeError(f"{text} s: a turn takes 1 to 3600 seconds")
+    return value
 
 
 def _lease(text: str) -> float:

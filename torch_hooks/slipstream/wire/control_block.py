@@ -157,6 +157,7 @@ class Up(ctypes.Structure):
             "saving_ns",
             "paused_ns",
             "gated_ns",
+            "away_bytes",
         )
     )
 
@@ -228,6 +229,8 @@ class Progress:
     """How long it stood still in all, up to when it last went on."""
     gated_ns: int = 0
     """How much of that was before it had used a device."""
+    away_bytes: int = 0
+    """What of its memory is in host memory because a cap, or the device, had no room for it."""
 
 
 @dataclass(frozen=True)
