@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.sandbox
 
 PATIENCE_S = 120.0
-EPOCHS = 120  # of five mini-batches
+EPOCHS = 60  # of five mini-batches
 WORDS = (f"--epochs={EPOCHS}", "--pause-ms=60")
 
 
@@ -30,7 +30,9 @@ WORDS = (f"--epochs={EPOCHS}", "--pause-ms=60")
 def box(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
     """Three nodes of one GPU."""
     shape = Shape(nodes=3, gpus_per_node=1, racks=1)
-    with Sandbox.started(shape, name="moves", home=tmp_path_factory.mktemp("m")) as sandbox:
+    with Sandbox.started(
+        shape, name="moves", home=tmp_path_factory.mktemp("m"), daemons=True
+    ) as sandbox:
         yield sandbox
 
 
