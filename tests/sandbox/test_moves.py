@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.sandbox
 
-PATIENCE_S = 120.0
+PATIENCE_S = 60.0
 EPOCHS = 60  # of five mini-batches
 WORDS = (f"--epochs={EPOCHS}", "--pause-ms=60")
 
@@ -36,12 +36,12 @@ def box(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
         yield sandbox
 
 
-def until(condition: Callable[[], object], what: str) -> None:
-    """Wait for something; not for ever."""
+def until(box: Sandbox, job: str, condition: Callable[[], object]) -> None:
+    """Wait for something to be so of a job; not for ever."""
     deadline_s = time.monotonic() + PATIENCE_S
     while not condition():
-        assert time.monotonic() < deadline_s, what
-        time.sleep(0.1)
+        assert time.monotonic() < deadline_s, f"{why(box, job)}"
+        time.sleep(0.5)
 
 
 def trains(box: Sandbox, folder: Path, *words: str) -> str:
@@ -49,7 +49,7 @@ def trains(box: Sandbox, folder: Path, *words: str) -> str:
     folder.mkdir()
     script = f"export LOSSES={folder}/losses; exec {shlex.join([sys.executable, SCRIPT, *WORDS])}"
     job = sbatch(box, folder / "out", "--slip-class=shared", "--gres=gpu:1", *words, script=script)
-    until(lambda: told(box, job).get("restorable"), f"job {job}: {why(box, job)}")
+    until(box, job, lambda: told(box, job).get("restorable"))
     return job
 
 
@@ -91,8 +91,36 @@ def test_a_training_goes_on_on_another_node(
     assert answer is not None
     (target,) = answer["nodes"]
     assert target != before
-    until(lambda: "moved, " in story(box, job), story(box, job))
+    until(box, job, lambda: "moved, " in story(box, job))
     assert node_of(box, job) == target
     wait_for(box, job)
     assert_nothing_lost(tmp_path / "job", undisturbed)
     assert "requeued" in story(box, job)
+
+
+def test_a_scheduler_killed_over_a_move_goes_on_with_it(
+    box: Sandbox, tmp_path: Path, undisturbed: list[str]
+) -> None:
+    """Killed when the job had left: the next one finds it in the journal, and starts it."""
+    job = trains(box, tmp_path / "job")
+    assert slipstream(box, "move", job)
+    until(box, job, lambda: "requeued" in story(box, job))
+    box.kill("scheduler")
+    box.revive()
+    until(box, job, lambda: "moved, " in story(box, job))
+    wait_for(box, job)
+    assert_nothing_lost(tmp_path / "job", undisturbed)
+
+
+def test_a_job_that_cannot_be_moved_says_why(box: Sandbox, tmp_path: Path) -> None:
+    """It trains on; exit code 1 and a sentence."""
+    script = f"exec {shlex.join([sys.executable, '-c', 'import time; time.sleep(600)'])}"
+    job = sbatch(box, tmp_path / "out", "--slip-class=shared", "--gres=gpu:1", script=script)
+    until(box, job, lambda: why(box, job).get("phase") == "running")
+    words = (sys.executable, "-m", "slipstream.cli", "move", job, "--yes")
+    done = box.run(*words, check=False)
+    assert done.returncode == 1
+    assert "does not move (not_restorable)" in done.stderr
+    assert node_of(box, job)
+    box.run("scancel", job)
+    wait_for(box, job)

@@ -89,11 +89,15 @@ class Requeue:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Let a requeued job start now, where its advice says."""
+    """Let a requeued job start now, on these nodes and on no others.
+
+    By advice alone another node could be quicker, and the one it left is the worst of all.
+    """
 
     token: str
     key: str
     number: int
+    nodes: tuple[str, ...]
 
 
 Command: TypeAlias = Admit | Advise | Withdraw | Settle | Save | Requeue | Start

@@ -125,7 +125,7 @@ def starts(state: State, at_s: float) -> list[Command]:
         record = state.jobs.get(move.key)
         if move.stage is Stage.LEAVING and record and record.phase is Phase.WAITING:
             state.moves[move.key] = move.at(Stage.PLACING, at_s)
-            commands.append(Start(move.token, move.key, move.number))
+            commands.append(Start(move.token, move.key, move.number, move.target))
     return commands
 
 

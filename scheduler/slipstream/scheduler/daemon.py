@@ -126,7 +126,9 @@ class Daemon:
             Carriers(*sinks),
             self._tell,
             self._journal_failed,
-            Deeds(self._orders, Hands(slurm, self._poller.nudge)),
+            Deeds(
+                self._orders, Hands(slurm, lambda: self._poller.snapshot().jobs, self._poller.nudge)
+            ),
         )
         self._engine = Engine(
             machine,

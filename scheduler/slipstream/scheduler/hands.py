@@ -13,13 +13,15 @@ from typing import TYPE_CHECKING, Final
 from slipstream.scheduler.sink import SinkError
 from slipstream.slurm_plugin.errors import Kind, SlurmError
 from slipstream.slurm_plugin.identity import parse_job_ref
-from slipstream.slurm_plugin.requests import JobUpdate
+from slipstream.slurm_plugin.records import each_task
+from slipstream.slurm_plugin.soft_hold import Bind, update_for
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from slipstream.core.commands import Requeue, Start
     from slipstream.slurm_plugin.protocol import Slurm
+    from slipstream.slurm_plugin.records import Job
 
 _LOG = logging.getLogger(__name__)
 _REQUEUES_PER_S: Final = 5
@@ -31,11 +33,13 @@ class Hands:
     def __init__(
         self,
         slurm: Slurm,
+        jobs: Callable[[], Iterable[Job]],
         nudge: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._slurm = slurm
+        self._jobs = jobs
         self._nudge = nudge
         self._clock = clock
         self._sleep = sleep
@@ -50,9 +54,16 @@ class Hands:
         self._do("requeued", lambda: self._slurm.requeue(parse_job_ref(command.key)))
 
     def start(self, command: Start) -> None:
-        """Take the two minutes from it that Slurm gives every requeued job."""
-        change = JobUpdate(start_at_s="now")
-        self._do("started", lambda: self._slurm.update(parse_job_ref(command.key), change))
+        """Take the two minutes from it that Slurm gives every requeued job, and bind it.
+
+        The marker says that the binding is ours: should Slurm requeue it later, it is let go.
+        """
+        found = (job for job in each_task(self._jobs()) if str(job.ref) == command.key)
+        job = next(found, None)
+        if job is None:
+            raise SinkError(f"job {command.key} is not in the queue")
+        change = update_for(job, Bind(command.nodes))
+        self._do("started", lambda: self._slurm.update(job.ref, change))
 
     def _do(self, what: str, deed: Callable[[], None]) -> None:
         try:
