@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -81,6 +82,7 @@ def saved(
     *generations: Generation,
     training: Training | None = None,
     shard: Shard | None = None,
+    program: str = "",
 ) -> Writer:
     """Generations of one training, which learns a little between them."""
     training = training or Training()
@@ -88,7 +90,7 @@ def saved(
     writer = Writer(root, shard or Shard(), problems.append)
     for generation in generations:
         training.learn()
-        writer.save(generation, training.snapshot())
+        writer.save(generation, replace(training.snapshot(), program=program))
         writer.finish()
     assert problems == []
     return writer

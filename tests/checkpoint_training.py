@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import os
 import random
+import time
 from typing import Any
 
 import torch
@@ -36,6 +37,7 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=0)
     parser.add_argument("--epochs", type=int, default=4)
     parser.add_argument("--width", type=int, default=16)
+    parser.add_argument("--pause-ms", type=float, default=0, help="between two mini-batches")
     parser.add_argument("--find", action="store_true", help="name only the model")
     parser.add_argument("--odd", action="store_true", help="name something without a state")
     asked = parser.parse_args()
@@ -77,6 +79,7 @@ def main() -> None:
                 scheduler.step()
                 total += loss.item()
                 note(f"{run.minibatches} {loss.item().hex()}")
+                time.sleep(asked.pause_ms / 1e3)
             plateau.step(0.5)
     bits = [one.detach().view(torch.int32).sum().item() for one in model.parameters()]
     note(f"end {sum(bits)}")

@@ -89,9 +89,11 @@ def submitted(asked: Request, at_s: float = 10.0) -> JobSubmitted:
     return JobSubmitted(at_s, asked)
 
 
-def looked(at_s: float, *jobs: JobSight, gone: tuple[str, ...] = ()) -> ClusterSeen:
-    """A poll that saw these jobs change."""
-    return ClusterSeen(at_s=at_s, jobs=jobs, jobs_gone=gone)
+def looked(
+    at_s: float, *jobs: JobSight, gone: tuple[str, ...] = (), nodes: tuple[NodeSight, ...] = ()
+) -> ClusterSeen:
+    """A poll that saw these jobs and nodes change."""
+    return ClusterSeen(at_s=at_s, jobs=jobs, jobs_gone=gone, nodes=nodes)
 
 
 def full(one: NodeSight) -> NodeSight:

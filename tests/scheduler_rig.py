@@ -18,13 +18,14 @@ from slipstream.scheduler.api import Api
 from slipstream.scheduler.daemon import web_server
 from slipstream.scheduler.engine import Engine
 from slipstream.scheduler.event_socket import EventSocket
+from slipstream.scheduler.orders import Orders
 from slipstream.scheduler.submit_socket import SubmitSocket
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterator
     from pathlib import Path
 
-    from slipstream.core.events import Event, NodeReported
+    from slipstream.core.events import Event, JobSaved, NodeReported
     from slipstream.core.sights import NodeSight
     from slipstream.scheduler.journal import Entry
 
@@ -38,6 +39,7 @@ class Served:
     loop: asyncio.AbstractEventLoop
     entries: list[Entry] = field(default_factory=list)
     holds: bool = False
+    orders: Orders = field(default_factory=Orders)
 
     def tell(self, *events: Event) -> None:
         """Events, in the loop's thread as always."""
@@ -84,11 +86,11 @@ def served(
 
 
 async def _serve(rig: Served, uids: frozenset[int]) -> Any:  # noqa: ANN401 (what stops it)
-    def told(report: NodeReported) -> None:
+    def told(report: NodeReported | JobSaved) -> None:
         rig.engine.take(report)
 
     submit = SubmitSocket(rig.engine, uids, lambda: rig.holds)
-    reports = EventSocket(rig.engine.counters, uids, told)
+    reports = EventSocket(rig.engine.counters, uids, told, rig.orders)
     app = Api(
         rig.engine, lambda: 0, uids, told, lambda: "hold" if rig.holds else "board"
     ).application()

@@ -136,9 +136,10 @@ def test_a_pythonpath_that_was_not_told_is_not_touched(node: Coordinator) -> Non
 
 
 def test_an_owner_keeps_what_slurm_gave_it(node: Coordinator) -> None:
-    """A page and the import hook, no word on its GPUs."""
+    """A page, the import hook and where to save, no word on its GPUs."""
     environment = told(node.ask(job=12, role="owner"))
-    assert {"SLIPSTREAM_CONTROL", "SLIPSTREAM_INJECT"} == set(environment)
+    expected = {"SLIPSTREAM_CONTROL", "SLIPSTREAM_INJECT", "SLIPSTREAM_CHECKPOINT_DIR"}
+    assert expected == set(environment)
 
 
 def test_a_job_that_is_not_ours_gets_nothing(node: Coordinator) -> None:

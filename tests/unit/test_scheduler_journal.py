@@ -59,6 +59,8 @@ FIRST_WRITTEN: dict[str, str] = {
     "SwitchedOff": '{"at_s":1.0}',
     "SwitchedOn": '{"at_s":1.0}',
     "CommandRefused": '{"at_s":1.0,"token":"0000000000000001","text":"full"}',
+    "MoveAsked": '{"at_s":1.0,"key":"7","nodes":["n2"],"why":"repair","forced":true}',
+    "JobSaved": '{"at_s":1.0,"node":"n1","job_id":"7","number":1,"bytes_carried":5,"seconds":0.1}',
     "TimerFired": '{"at_s":1.0}',
     "StateRestored": '{"at_s":1.0,"mode":"observe","jobs":[{"key":"7","phase":"waiting",'
     '"reason":"held","since_s":1.0,"story":[{"at_s":1.0,"text":"x"}]}]}',
@@ -67,6 +69,9 @@ FIRST_WRITTEN: dict[str, str] = {
     '"strength":"prefer","until_s":70.0,"reason":"advised"}}',
     "Withdraw": '{"token":"0000000000000001"}',
     "Settle": '{"token":"0000000000000001","arrival":"seen","ref":"7"}',
+    "Save": '{"token":"0000000000000001","job_id":"7","node":"n1","number":1}',
+    "Requeue": '{"token":"0000000000000001","key":"7","number":1}',
+    "Start": '{"token":"0000000000000001","key":"7","number":1,"nodes":["n2"]}',
 }
 """A line of each kind as a released version wrote it. Add lines; never change one."""
 

@@ -11,21 +11,24 @@ import contextlib
 import logging
 import os
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from slipstream.coordinator import asking, blocks, joining, phases, store
+from slipstream.coordinator import asking, blocks, joining, phases, reflexes, store
+from slipstream.coordinator.checkpoints import Checkpoints
 from slipstream.coordinator.devices import DeviceCgroups
 from slipstream.coordinator.events import Sender, event
 from slipstream.coordinator.gpus import Nvml, Window
 from slipstream.coordinator.node_socket import NodeSocket, Peer
+from slipstream.coordinator.orders import Orders
 from slipstream.coordinator.processes import ProcFs, gpus_held
+from slipstream.coordinator.reflexes import Reflexes
 from slipstream.coordinator.requests import Answer, RequestError
+from slipstream.coordinator.saver import Saver
 from slipstream.coordinator.seats import GpuUse, Seat, Task, choose
 from slipstream.coordinator.tenants import Tenant, Tenants
 from slipstream.wire import batons
-from slipstream.wire.control_block import ENVIRONMENT_VARIABLE, Directive, Identity, Request, Role
+from slipstream.wire.control_block import ENVIRONMENT_VARIABLE, Identity, Role
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -57,18 +60,18 @@ class Coordinator:
         self.tenants: dict[int, Tenant] = {}
         self.owned: dict[str, Owner] = {}
         """Who owns which GPU, and whether guests may join it."""
-        self.times_stopped = 0
-        """How often a guest was told to stand still."""
+        self.reflexes = Reflexes(settings.mode, settings.node_rules)
+        self.orders = Orders(self.reflexes)
         self.socket = NodeSocket(settings.node_socket, self.answer)
         self.sender = Sender(settings.events_socket)
+        self.checkpoints = Checkpoints.of(settings)
+        self.saver = Saver(self)
         self._procfs = procfs or ProcFs()
         self._cgroups = DeviceCgroups(settings.cgroup_root, settings.node)
         self._blocks: dict[Path, blocks.Block] = {}
         self._empty_since_s: dict[int, float] = {}
         self._tenants = Tenants(self._procfs, settings.node, settings.gpu_state)
-        self._orders: dict[int, Directive] = {}
         self._published: str | None = None
-        """What each guest is asked for."""
 
     # --- at start ---------------------------------------------------------------------------
 
@@ -177,7 +180,7 @@ class Coordinator:
                 self.settings.blocks,
                 identity,
                 lease_until_ns=self._lease_until_ns(),
-                directive=self._orders.get(seat.job_id, Directive()),
+                directive=self.orders.of(seat.job_id),
             )
         except OSError as error:
             _log.error("no control block for job %d: %s", seat.job_id, error)
@@ -195,6 +198,7 @@ class Coordinator:
             told[ENVIRONMENT_VARIABLE] = str(block.path)
         if request.operation == "block":
             return told
+        told |= self.checkpoints.environment(seat)
         told["SLIPSTREAM_INJECT"] = str(self.settings.inject_dir)
         if request.python_path is not None:
             parts = [str(self.settings.inject_dir), request.python_path]
@@ -240,6 +244,7 @@ class Coordinator:
             seats=self.seats,
             owned=self.owned,
             progress=self.progress(),
+            may_use=self.reflexes.told,
         )
 
     def scan(self, *, anew: bool = False) -> None:
@@ -251,43 +256,27 @@ class Coordinator:
         self.seats = seats
 
     def settle(self) -> None:
-        """Say who may use which GPU now, and tell guests to stand still or to go on."""
+        """Say who may use how much of which GPU now, and ask for what is new."""
+        hooked = {block.identity.job_id for block in self._blocks.values() if block.is_hooked}
         self.owned = joining.owners(
             self.seats,
             self.tenants,
             self._uuids(),
-            hooked={block.identity.job_id for block in self._blocks.values() if block.is_hooked},
+            hooked=hooked,
             join_hookless=self.settings.join_hookless_owners,
         )
-        guests = [seat for seat in self.seats.values() if seat.role == Role.GUEST]
-        self._orders = {seat.job_id: self._ordered(seat) for seat in guests}
+        now_s, gpus, pages = time.monotonic(), self.window.latest(), self._pages()
+        jobs = reflexes.node_jobs(self.seats, self.tenants, self.owned, hooked=hooked)
+        self.reflexes.seated(now_s, gpus, jobs)
+        self.reflexes.heard(now_s, pages, gpus)
+        self.orders.settle(self.seats, pages, self.owned)
 
-    def _ordered(self, seat: Seat) -> Directive:
-        """What a guest is asked for by now; asks for it if that is new to any of its pages."""
-        pages = [block for block in self._blocks.values() if block.identity.job_id == seat.job_id]
-        order = self._order(seat, pages)
-        if asking.stand_apart(pages, order):
-            order = asking.ask(pages, replace(order, epoch=order.epoch + 1))
-        elif any(block.directive != order for block in pages):
-            order = asking.ask(pages, order)
-        return order
-
-    def _order(self, seat: Seat, pages: Sequence[blocks.Block]) -> Directive:
-        told = (block.directive for block in pages)  # by an earlier coordinator, maybe
-        before = self._orders.get(seat.job_id) or max(
-            told, key=lambda one: one.epoch, default=Directive()
-        )
-        shut = joining.closed(self.owned, seat)
-        order = joining.order(before, stands=bool(shut))
-        if order is not before and order.request == Request.PAUSE:
-            self.times_stopped += 1
-            _log.warning(
-                "guest %d stands still: job %d, the owner of %s, takes no guests",
-                *(seat.job_id, self.owned[shut[0]].job_id, shut[0]),
-            )
-        elif order is not before:
-            _log.info("guest %d goes on", seat.job_id)
-        return order
+    def _pages(self) -> dict[int, list[blocks.Block]]:
+        """The pages of each job."""
+        found: dict[int, list[blocks.Block]] = {}
+        for block in self._blocks.values():
+            found.setdefault(block.identity.job_id, []).append(block)
+        return found
 
     def rebind(self, job_id: int, gpu_uuids: Sequence[str]) -> str:
         """Send a guest to other GPUs of this node; returns why that cannot be, or nothing."""
@@ -296,12 +285,10 @@ class Coordinator:
         reason = asking.why_not_rebind(seat, pages)
         if seat is None or reason:
             return reason
-        before = self._orders.get(job_id, Directive())
         self.seats[job_id] = seat.on(gpu_uuids)
         store.save(self.settings.table, self.seats)
         self._visible(self.seats[job_id])  # its devices are granted, where they have to be
-        order = replace(before, epoch=before.epoch + 1, gpu_uuids=tuple(gpu_uuids))
-        self._orders[job_id] = joining.order(order, stands=False)
+        self.orders.send(job_id, gpu_uuids)
         self.settle()
         return ""
 

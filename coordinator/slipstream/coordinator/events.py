@@ -8,11 +8,12 @@ import contextlib
 import json
 from typing import TYPE_CHECKING, Any, Final
 
+from slipstream.coordinator.saver import restorable
 from slipstream.coordinator.seats import guests_of
 from slipstream.wire.control_block import Phase
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
     from pathlib import Path
 
     from slipstream.coordinator.gpus import Window
@@ -34,6 +35,7 @@ def event(
     seats: Mapping[int, Seat],
     owned: Mapping[str, Owner],
     progress: Mapping[int, Iterable[Progress]],
+    may_use: Callable[[int], Mapping[str, Any]] = lambda _: {},
 ) -> dict[str, Any]:
     """The node as it is now."""
     return {
@@ -54,7 +56,7 @@ def event(
             for gpu in window.latest()
         ],
         "jobs": [
-            job_report(job, progress.get(job, ()), left=not seats[job].tasks)
+            {**job_report(job, progress.get(job, ()), left=not seats[job].tasks), **may_use(job)}
             for job in sorted(seats)
         ],
     }
@@ -74,6 +76,7 @@ def job_report(job_id: int, pages: Iterable[Progress], *, left: bool = False) ->
         "phase": _phase(told, left=left).name.lower(),
         "minibatch": min((page.minibatches for page in told), default=0),
         "minibatch_ms": max((page.minibatch_ns for page in told), default=0) / 1e6,
+        "restorable": restorable(claimed),
         **_phases(told),
     }
 
@@ -110,7 +113,7 @@ def what_matters(told: Mapping[str, Any]) -> tuple[Any, ...]:
             (gpu["uuid"], gpu["owner_job"], tuple(gpu["guest_jobs"]), gpu["takes_guests"])
             for gpu in told["gpus"]
         ),
-        tuple((job["job_id"], job["phase"]) for job in told["jobs"]),
+        tuple((job["job_id"], job["phase"], job["restorable"]) for job in told["jobs"]),
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import pynvml
 
@@ -24,6 +24,8 @@ class GpuSample:
     use_pct: int
     memory_used_mib: int
     memory_mib: int
+    processes: tuple[tuple[int, int], ...] = ()
+    """Who holds how many MiB of it, by pid."""
 
 
 class Nvml:
@@ -61,10 +63,20 @@ class Nvml:
                 use_pct=pynvml.nvmlDeviceGetUtilizationRates(handle).gpu,
                 memory_used_mib=memory.used // _MIB,
                 memory_mib=memory.total // _MIB,
+                processes=_processes(handle),
             )
         except pynvml.NVMLError as error:
             self.error = f"GPU {index}: {error}"
             return None
+
+
+def _processes(handle: Any) -> tuple[tuple[int, int], ...]:  # noqa: ANN401 (pynvml's)
+    """Not every driver tells (WSL, vGPU), and one that does not is no reason to do without all."""
+    try:
+        found = pynvml.nvmlDeviceGetComputeRunningProcesses(handle)
+    except pynvml.NVMLError:
+        return ()
+    return tuple((one.pid, (one.usedGpuMemory or 0) // _MIB) for one in found)
 
 
 class Window:

@@ -95,13 +95,40 @@ def adopted(
     return found
 
 
-def order(before: Directive, *, stands: bool) -> Directive:
-    """What a guest is asked for next; the same as before if nothing changes.
+def order(
+    before: Directive,
+    *,
+    stands: bool = False,
+    parks: bool = False,
+    waits: bool = False,
+    saves: bool = False,
+    share_pct: int = 100,
+    cap_bytes: int = 0,
+) -> Directive:
+    """What a job is asked for next; the same as before if nothing changes.
 
     One that was sent to other GPUs is asked to be there: once it is, that asks nothing.
+
+    Args:
+        before: what it is asked for.
+        stands: it has to stand still where it is.
+        parks: it waits for its turn, and has something on the GPU.
+        waits: it waits for its turn.
+        saves: it has to save itself, which comes before all else.
+        share_pct: how much it may compute,
+        cap_bytes: and hold. Both are of no use to one that waits: asked again, its ranks would go
+            on to another mini-batch. They are told when it goes on.
     """
     rest = Request.REBIND if before.gpu_uuids else Request.NONE
-    request = Request.PAUSE if stands else rest
-    if before.request == request:
+    request = Request.PAUSE if stands or waits else rest
+    if parks and not stands:
+        request = Request.PARK
+    if saves:
+        request = Request.CHECKPOINT
+    after = replace(before, request=request)
+    if {request, before.request} & {Request.NONE, Request.REBIND}:
+        after = replace(after, share_pct=share_pct, cap_bytes=cap_bytes)
+    if after == before:
         return before
-    return replace(before, epoch=before.epoch + 1, request=request, armed_for_minibatch=0)
+    armed_for = before.armed_for_minibatch if request == before.request else 0
+    return replace(after, epoch=before.epoch + 1, armed_for_minibatch=armed_for)

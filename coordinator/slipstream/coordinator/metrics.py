@@ -34,6 +34,7 @@ class State(Collector):
         """Called at each scrape."""
         yield from self._gpus()
         yield from self._jobs()
+        yield from self._reflexes()
         yield from self._daemon()
 
     def _gpus(self) -> Iterator[Metric]:
@@ -69,6 +70,37 @@ class State(Collector):
             phase.add_metric([str(job), told["phase"]], 1)
         yield from (seats, done, phase)
 
+    def _reflexes(self) -> Iterator[Metric]:
+        """What owners lose, what guests may use, and what was decided."""
+        reflexes = self._coordinator.reflexes
+        slowdown = GaugeMetricFamily(
+            "slipstream_owner_slowdown_pct", "Lost to guests", labels=["job", "guaranteed"]
+        )
+        error = GaugeMetricFamily(
+            "slipstream_owner_slowdown_error_pct", "95 % of it lie within", labels=["job"]
+        )
+        alone = GaugeMetricFamily(
+            "slipstream_owner_minibatch_alone_seconds", "Without guests", labels=["job"]
+        )
+        for one in reflexes.guarantees():
+            slowdown.add_metric([str(one.job_id), str(one.guaranteed).lower()], one.slowdown_pct)
+            error.add_metric([str(one.job_id)], one.error_pct)
+            alone.add_metric([str(one.job_id)], one.baseline_ms / 1e3)
+        share = GaugeMetricFamily("slipstream_job_share_pct", "Of its GPUs' time", labels=["job"])
+        cap = GaugeMetricFamily("slipstream_job_cap_bytes", "0: none", labels=["job"])
+        for job in self._coordinator.seats:
+            wanted = reflexes.wanted(job)
+            share.add_metric([str(job)], 0 if wanted.parked else wanted.share_pct)
+            cap.add_metric([str(job)], wanted.cap_bytes)
+        said = CounterMetricFamily(
+            "slipstream_node_commands",
+            "Decided, and carried out in enforce",
+            labels=["kind", "why"],
+        )
+        for (kind, reason), count in sorted(reflexes.commands.items()):
+            said.add_metric([kind, reason], count)
+        yield from (slowdown, error, alone, share, cap, said)
+
     def _daemon(self) -> Iterator[Metric]:
         one = self._coordinator
         counts = {
@@ -78,7 +110,7 @@ class State(Collector):
             "slipstream_events_failed": one.sender.failed,
             "slipstream_block_faults": one.block_faults(),
             "slipstream_device_grants_refused": one.grants_refused,
-            "slipstream_guests_stopped": one.times_stopped,
+            "slipstream_guests_stopped": one.orders.times_stopped,
             "slipstream_nvml_errors": one.nvml_errors,
         }
         for name, value in counts.items():

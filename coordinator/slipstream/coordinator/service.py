@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from slipstream.coordinator.daemon import Coordinator
 from slipstream.coordinator.events import HEARTBEAT_S, what_matters
+from slipstream.coordinator.listener import Listener
 from slipstream.coordinator.metrics import MetricsServer
 
 if TYPE_CHECKING:
@@ -24,8 +25,10 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 TICK_S: Final = 0.1
+HURRIED_TICK_S: Final = 0.02
 LEASE_EVERY_S: Final = 1.0
 SCAN_EVERY_S: Final = 0.5
+TIDY_EVERY_S: Final = 5.0
 
 
 class ServiceError(RuntimeError):
@@ -42,11 +45,16 @@ async def run(settings: Settings) -> None:
         coordinator.recover()
         coordinator.make_batons()
         coordinator.renew_leases()
+        coordinator.checkpoints.prepare()
         async with contextlib.AsyncExitStack() as stack:
             for server in await _servers(coordinator):
                 await stack.enter_async_context(server)
             _log.info("coordinating %s in %s", settings.node, settings.run_dir)
-            await _tick_until_stopped(coordinator)
+            listening = asyncio.create_task(Listener(coordinator.saver, settings).listen())
+            try:
+                await _tick_until_stopped(coordinator)
+            finally:
+                listening.cancel()
     finally:
         os.close(lock)
 
@@ -87,7 +95,9 @@ async def _tick_until_stopped(coordinator: Coordinator) -> None:
     while not stopped.is_set():
         await clock.tick()
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(stopped.wait(), TICK_S)
+            # Whoever has the next turn waits for the one before to be gone.
+            tick_s = HURRIED_TICK_S if coordinator.reflexes.hurries else TICK_S
+            await asyncio.wait_for(stopped.wait(), tick_s)
     await clock.finish()
 
 
@@ -98,6 +108,7 @@ class _Clock:
         self._coordinator = coordinator
         self._leases_due_s = 0.0
         self._scan_due_s = 0.0
+        self._tidy_due_s = 0.0
         self._heartbeat_due_s = 0.0
         self._told: tuple[Any, ...] = ()
         self._sending: asyncio.Task[bool] | None = None
@@ -116,6 +127,12 @@ class _Clock:
                 self._coordinator.renew_leases()
                 self._coordinator.make_batons()
                 self._coordinator.publish_closed_gpus()
+            if now_s >= self._tidy_due_s:
+                self._tidy_due_s = now_s + TIDY_EVERY_S
+                await asyncio.to_thread(self._coordinator.checkpoints.tidy, self._coordinator.seats)
+            for told in self._coordinator.saver.told():
+                if not await self._coordinator.sender.send(told):
+                    self._coordinator.saver.keep(told)  # for a scheduler that is back soon
             self._report(now_s)
         except OSError:
             _log.exception("this tick was not completed")

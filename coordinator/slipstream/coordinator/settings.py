@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import slipstream.wire
+from slipstream.core.classes import Mode
+from slipstream.core.node.rules import NodeRules
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -38,6 +40,15 @@ class Settings:
     """Where simulated GPUs live; empty with real ones."""
     metrics_port: int
     """On the loopback; 0: only the Unix socket."""
+    durable_dir: Path | None
+    """On the shared filesystem: where checkpoints outlive this node."""
+    checkpoint_room_bytes: int
+    """How large the ramdisk for checkpoints may be; 0: none of its own, but the run directory."""
+    memory_floor_bytes: int
+    """What checkpoints leave free of this node's memory."""
+    mode: Mode = Mode.OBSERVE
+    """Whether shares, caps and turns are carried out (`enforce`) or only decided."""
+    node_rules: NodeRules = NodeRules()  # noqa: RUF009 (frozen)
 
     @property
     def node_socket(self) -> Path:
@@ -50,6 +61,10 @@ class Settings:
     @property
     def blocks(self) -> Path:
         return self.run_dir / "blocks"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.run_dir / "checkpoints"
 
     @property
     def closed_gpus(self) -> Path:
@@ -93,7 +108,34 @@ def read(argv: Sequence[str] | None, environment: Mapping[str, str]) -> Settings
         action="store_true",
         help="let guests join owners without hooks, too (default: they are left alone)",
     )
+    add(
+        "--mode",
+        choices=[str(mode) for mode in Mode],
+        default=environment.get("SLIPSTREAM_COORDINATOR_MODE") or str(Mode.OBSERVE),
+        help="enforce: hold owners' speed and take turns (default: %(default)s)",
+    )
+    add("--turn-s", type=_turn, default=60.0, help="a shared job's turn (default: %(default)s)")
     add("--metrics-port", type=int, default=0, help="also on the loopback (default: off)")
+    add(
+        "--durable-dir",
+        type=Path,
+        default=environment.get("SLIPSTREAM_DURABLE_ROOT") or None,
+        help="on the shared filesystem, mode 1777: where checkpoints outlive the node (default: "
+        "nowhere)",
+    )
+    add(
+        "--checkpoint-room-mib",
+        type=int,
+        default=0,
+        help="mount a ramdisk of its own for checkpoints, at most so large (default: the run "
+        "directory takes them)",
+    )
+    add(
+        "--memory-floor-mib",
+        type=int,
+        default=2048,
+        help="memory of the node that checkpoints leave free (default: %(default)s)",
+    )
     told = parser.parse_args(argv)
     return Settings(
         node=told.node,
@@ -106,7 +148,26 @@ def read(argv: Sequence[str] | None, environment: Mapping[str, str]) -> Settings
         join_hookless_owners=told.join_hookless_owners,
         gpu_state=environment.get("SLIPSTREAM_GPU_STATE", ""),
         metrics_port=told.metrics_port,
+        durable_dir=told.durable_dir,
+        checkpoint_room_bytes=max(0, told.checkpoint_room_mib) << 20,
+        memory_floor_bytes=max(0, told.memory_floor_mib) << 20,
+        mode=_mode(parser, told.mode),
+        node_rules=NodeRules(turn_s=told.turn_s),
     )
+
+
+def _mode(parser: argparse.ArgumentParser, word: str) -> Mode:
+    """Argparse does not look at defaults, and the environment's is one."""
+    if word not in {str(mode) for mode in Mode}:
+        parser.error(f"mode {word!r}: choose {', '.join(Mode)}")
+    return Mode(word)
+
+
+def _turn(text: str) -> float:
+    value = float(text)
+    if not 1.0 <= value <= 3600.0:  # noqa: PLR2004 (an hour)
+        raise argparse.ArgumentTypeError(f"{text} s: a turn takes 1 to 3600 seconds")
+    return value
 
 
 def _lease(text: str) -> float:

@@ -68,4 +68,36 @@ class Settle:
     ref: str = ""
 
 
-Command: TypeAlias = Admit | Advise | Withdraw | Settle
+@dataclass(frozen=True, slots=True)
+class Save:
+    """Have a node save a job and carry that to the shared filesystem; `number` fences the move."""
+
+    token: str
+    job_id: str
+    node: str
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Requeue:
+    """Put a running job back into Slurm's queue: it was saved."""
+
+    token: str
+    key: str
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Let a requeued job start now, on these nodes and on no others.
+
+    By advice alone another node could be quicker, and the one it left is the worst of all.
+    """
+
+    token: str
+    key: str
+    number: int
+    nodes: tuple[str, ...]
+
+
+Command: TypeAlias = Admit | Advise | Withdraw | Settle | Save | Requeue | Start

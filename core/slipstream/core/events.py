@@ -13,6 +13,7 @@ from typing import TypeAlias
 # At run time too: the journal reads these classes back by their annotations.
 from slipstream.core.advice import Advice  # noqa: TC001
 from slipstream.core.classes import Mode  # noqa: TC001
+from slipstream.core.moves import Left, Move  # noqa: TC001
 from slipstream.core.records import JobRecord  # noqa: TC001
 from slipstream.core.rules import Rules
 from slipstream.core.sights import (  # noqa: TC001
@@ -121,6 +122,31 @@ class CommandRefused:
     task: int | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MoveAsked:
+    """Somebody wants a running job elsewhere: on `nodes`, or wherever it fits best."""
+
+    at_s: float
+    key: str
+    nodes: tuple[str, ...] = ()
+    why: str = ""
+    forced: bool = False
+    """By an operator, who need not wait between two moves as long as we do."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobSaved:
+    """A node has saved a job to the shared filesystem, or could not."""
+
+    at_s: float
+    node: str
+    job_id: str
+    number: int
+    bytes_carried: int = 0
+    seconds: float = 0.0
+    problem: str = ""
+
+
 @dataclass(frozen=True, slots=True)
 class TimerFired:
     """The time the machine asked to be woken at has come."""
@@ -143,6 +169,8 @@ class StateRestored:
     nodes: tuple[NodeSight, ...] = ()
     reports: tuple[NodeReported, ...] = ()
     groups: tuple[Group, ...] = ()
+    moves: tuple[Move, ...] = ()
+    left: tuple[tuple[str, Left], ...] = ()
 
 
 Event: TypeAlias = (
@@ -157,6 +185,8 @@ Event: TypeAlias = (
     | SwitchedOff
     | SwitchedOn
     | CommandRefused
+    | MoveAsked
+    | JobSaved
     | TimerFired
     | StateRestored
 )

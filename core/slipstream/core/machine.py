@@ -10,10 +10,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, assert_never
 
-from slipstream.core import answers, events
+from slipstream.core import answers, events, moving
 from slipstream.core.advice import Advice, advice_key
 from slipstream.core.classes import Role, Strength
 from slipstream.core.commands import Admit, Advise, Arrival, Settle, Withdraw
+from slipstream.core.moves import Stage
 from slipstream.core.placement import Field, Placement, felt
 from slipstream.core.planning import Planner, Verdict
 from slipstream.core.reasons import Reason
@@ -61,6 +62,7 @@ class Machine:
             case events.NodeReported():
                 before = state.reports.get(event.node)
                 state.reports[event.node] = event
+                moving.reported(state, event)
                 # Heartbeats that change no decision are no reason for a round of planning.
                 if before is None or felt(before.gpus) != felt(event.gpus):
                     self._stale = True
@@ -85,7 +87,12 @@ class Machine:
                 state.slurm_away = False
             case events.CommandRefused():
                 self._refused(event)
+                moving.refused(state, event.token, event.text, event.at_s)
                 return []
+            case events.MoveAsked():
+                return self._asked_to_move(event)
+            case events.JobSaved():
+                return moving.saved(state, event)
             case events.TimerFired():
                 return self._timer(event)
             case events.StateRestored():
@@ -100,6 +107,7 @@ class Machine:
             return 0.0
         half_s = self.state.rules.lease_s / 2
         due = [advice.until_s - half_s for advice in self.state.advice.values()]
+        due += map(moving.due_at_s, self.state.moves.values())
         due += [
             record.since_s + self._patience_s(record)
             for record in self.state.jobs.values()
@@ -145,7 +153,8 @@ class Machine:
             shown = {sight.ref for sight in event.jobs}
             for key in [one.key for one in state.jobs.values() if one.sight]:
                 commands += self._gone(key) if key not in shown else []
-        return commands + self._planned(event.at_s)
+        commands += self._planned(event.at_s)
+        return commands + moving.starts(state, event.at_s)
 
     def _seen(self, sight: JobSight, at_s: float) -> list[Command]:
         """A job is in Slurm's queue, as told by Slurm."""
@@ -159,7 +168,9 @@ class Machine:
             record, settled = self._first_seen(sight, phase, at_s)
         reason = _REASON_OF.get(phase, Reason.LEFT_TO_SLURM if not record.token else record.reason)
         moved = record.moved(phase, at_s, _told(sight)) if phase is not record.phase else record
-        self.state.put(replace(moved, key=sight.ref, sight=sight, reason=reason))
+        moved = replace(moved, key=sight.ref, sight=sight, reason=reason)
+        self.state.put(moved)
+        moving.seen(self.state, moved, at_s)
         return settled
 
     def _first_seen(
@@ -217,7 +228,22 @@ class Machine:
                 commands += self._withdrawn(record.advice_key)
             else:  # nobody knows while Slurm is away: look again later
                 self.state.put(replace(record, since_s=event.at_s))
+        moving.overdue(self.state, event.at_s)
         return commands + self._planned(event.at_s)
+
+    def where_to(
+        self, key: str, nodes: tuple[str, ...], at_s: float, *, forced: bool
+    ) -> Placement | Reason:
+        """Where a job would move to now, or why it does not move."""
+        if not self.state.advising:
+            return Reason.SWITCHED_OFF if self.state.switched_off else Reason.WOULD_ADVISE
+        return moving.target_for(
+            self.state, self._field(self._left, at_s), key, nodes, at_s, forced=forced
+        )
+
+    def _asked_to_move(self, event: events.MoveAsked) -> list[Command]:
+        found = self.where_to(event.key, event.nodes, event.at_s, forced=event.forced)
+        return moving.begin(self.state, event, found) if isinstance(found, Placement) else []
 
     def _patience_s(self, record: JobRecord) -> float:
         return (
@@ -272,13 +298,14 @@ class Machine:
             same_kind = (before.reason is Reason.ADVISED) is placed
             if before.nodes == nodes.nodes and same_kind:
                 return []
-        guest = state.requests[record.token].role is Role.GUEST
+        # A guest must not sit where it would stand still, nor a moved job where it came from.
+        bound = state.requests[record.token].role is Role.GUEST or record.key in state.moves
         state.advice[key] = Advice(
             token=record.token,
             task=record.task if placed else None,
             nodes=nodes.nodes,
             tasks_per_node=nodes.tasks_per_node,
-            strength=Strength.REQUIRE if guest else Strength.PREFER,
+            strength=Strength.REQUIRE if bound else Strength.PREFER,
             until_s=at_s + state.rules.lease_s,
             reason=Reason.ADVISED if isinstance(verdict.found, Placement) else verdict.found,
         )
@@ -307,8 +334,13 @@ class Machine:
         self, nodes: Mapping[str, NodeSight], at_s: float, stuck: frozenset[str]
     ) -> Planner:
         state = self.state
-        field = Field(nodes, self._uses(at_s), state.topology, self._shut)
-        return Planner(state.requests, state.advice, stuck, field)
+        bound = {
+            key: move.target for key, move in state.moves.items() if move.stage is not Stage.SAVING
+        }
+        return Planner(state.requests, state.advice, stuck, self._field(nodes, at_s), bound)
+
+    def _field(self, nodes: Mapping[str, NodeSight], at_s: float) -> Field:
+        return Field(nodes, self._uses(at_s), self.state.topology, self._shut)
 
     def _uses(self, at_s: float) -> dict[str, tuple[GpuUse, ...]]:
         """What nodes reported, but for what is too old to be true."""

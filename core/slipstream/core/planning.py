@@ -8,6 +8,7 @@ submitted before the next round.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from slipstream.core.advice import advice_key
@@ -75,6 +76,7 @@ class Planner:
         advice: what was said before; nodes are kept while they do.
         stuck: keys of advice that Slurm has had time to follow and has not.
         field: the nodes as they are.
+        bound: the nodes that jobs under a move are bound for, by their keys.
     """
 
     def __init__(
@@ -83,7 +85,9 @@ class Planner:
         advice: Mapping[str, Advice],
         stuck: frozenset[str],
         field: Field,
+        bound: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
     ) -> None:
+        self._bound = bound
         self._requests = requests
         self._advice = advice
         self._stuck = stuck
@@ -103,6 +107,8 @@ class Planner:
         """The next job's turn."""
         request = self._requests[record.token]
         need = need_of(request, record.sight)
+        if need and (target := self._bound.get(record.key)):
+            need = replace(need, only_nodes=target)
         found = self._found(record, need)
         if isinstance(found, Placement):
             self._placed += 1
@@ -113,7 +119,8 @@ class Planner:
         return Verdict(record, found, self._room(need, found))
 
     def _found(self, record: JobRecord, need: Need | None) -> Placement | Reason:
-        if record.sight and (forbidden := from_slurm(record.sight.slurm_reason)):
+        moves = record.key in self._bound  # then Slurm's reason is that it was just requeued
+        if record.sight and not moves and (forbidden := from_slurm(record.sight.slurm_reason)):
             return forbidden
         if self._placed >= MOST_PLANNED:
             return Reason.BEHIND_OTHERS

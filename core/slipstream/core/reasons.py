@@ -35,6 +35,12 @@ class Reason(StrEnum):
     LIMIT = "limit"
     NODES_UNAVAILABLE = "nodes_unavailable"
     SLURM_ONLY = "slurm_only"
+    # It runs, and does not move.
+    MOVES_ONLY_RUNNING = "moves_only_running"
+    MOVES_ONE_NODE_ONLY = "moves_one_node_only"
+    MOVING = "moving"
+    MOVED_LATELY = "moved_lately"
+    NOT_RESTORABLE = "not_restorable"
     # We leave it to Slurm.
     LEFT_TO_SLURM = "left_to_slurm"
     SHAPE_NOT_HANDLED = "shape_not_handled"
@@ -64,6 +70,11 @@ SENTENCE: Final[Mapping[Reason, str]] = {
     Reason.LIMIT: "A limit of its user, account, QOS or partition is reached.",
     Reason.NODES_UNAVAILABLE: "Nodes or a partition it needs are down, drained or reserved.",
     Reason.SLURM_ONLY: "It waits for something only Slurm knows about: see Slurm's reason.",
+    Reason.MOVES_ONLY_RUNNING: "Only a job that runs can be moved.",
+    Reason.MOVES_ONE_NODE_ONLY: "It runs on several nodes; only jobs on one node are moved so far.",
+    Reason.MOVING: "It is being moved to other nodes.",
+    Reason.MOVED_LATELY: "It was moved a short while ago.",
+    Reason.NOT_RESTORABLE: "Its node does not say that it can be saved and go on elsewhere.",
     Reason.LEFT_TO_SLURM: "It carries no Slipstream flag: Slurm alone decides about it.",
     Reason.SHAPE_NOT_HANDLED: "It asks for GPUs in a way that is left to Slurm untouched.",
     Reason.RUNNING: "It runs.",

@@ -110,6 +110,10 @@ class JobRecord:
             said=self.said if self.phase is Phase.SUBMITTED else "",
         )
 
+    def noted(self, at_s: float, text: str) -> JobRecord:
+        """With one more line in its story."""
+        return replace(self, story=told(self.story, at_s, text), said="")
+
     def explained(self, reason: Reason, at_s: float, text: str) -> JobRecord:
         """With another reason; told only when it changes."""
         if reason is self.reason and text == self.said:

@@ -130,3 +130,5 @@ class Training:
     train_s: float | None = None
     """From then to its latest, less what it waited and saved."""
     save_s: float | None = None
+    restorable: bool = False
+    """Whether all its processes on the node can be saved, and go on elsewhere."""

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from slipstream.core.advice import Advice
+    from slipstream.core.moves import Left, Move
     from slipstream.core.records import JobRecord
     from slipstream.core.sights import NodeSight, Request
 
@@ -37,6 +38,9 @@ class State:
     nodes: dict[str, NodeSight] = field(default_factory=dict)
     reports: dict[str, NodeReported] = field(default_factory=dict)
     groups: tuple[Group, ...] = ()
+    moves: dict[str, Move] = field(default_factory=dict)
+    """Under way, by the job's key."""
+    left: dict[str, Left] = field(default_factory=dict)
     _keys_of: dict[str, dict[str, None]] = field(default_factory=dict)
     """The jobs of each token, in the order they came: arrays have thousands."""
     _topology: tuple[tuple[str, ...], tuple[Group, ...], Topology] | None = None
@@ -50,6 +54,8 @@ class State:
     def drop(self, key: str) -> JobRecord | None:
         """Forget a job; returns what was known of it."""
         record = self.jobs.pop(key, None)
+        self.moves.pop(key, None)
+        self.left.pop(key, None)
         if record and record.token:
             keys = self._keys_of[record.token]
             del keys[key]
@@ -89,6 +95,8 @@ class State:
             nodes=tuple(self.nodes.values()),
             reports=tuple(self.reports.values()),
             groups=self.groups,
+            moves=tuple(self.moves.values()),
+            left=tuple(self.left.items()),
         )
 
 
@@ -104,6 +112,8 @@ def restored(event: StateRestored) -> State:
         nodes={node.name: node for node in event.nodes},
         reports={report.node: report for report in event.reports},
         groups=event.groups,
+        moves={move.key: move for move in event.moves},
+        left=dict(event.left),
     )
     for record in event.jobs:
         state.put(record)

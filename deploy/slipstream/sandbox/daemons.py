@@ -90,12 +90,14 @@ def coordinator(plan: Plan, layout: Layout, node: str) -> Daemon:
     """Our daemon of one node, which sees the node's GPUs through NVML."""
     return Daemon(
         f"coordinator-{node}",
-        (sys.executable, "-m", "slipstream.coordinator"),
+        (sys.executable, "-m", "slipstream.coordinator", f"--turn-s={plan.turn_s}"),
         host=node if plan.netns else "head",
         environment={
             **plugins.controller_environment(layout),
             **plugins.node_environment(layout, node),
+            "SLIPSTREAM_COORDINATOR_MODE": "enforce" if plan.enforce else "observe",
             "SLURMD_NODENAME": node,
+            "SLIPSTREAM_DURABLE_ROOT": str(layout.durable),
             "SLIPSTREAM_GPU_STATE": str(layout.gpu_state(node)),
             "LD_LIBRARY_PATH": str(gpus.nvml_library(layout.native)),
         },

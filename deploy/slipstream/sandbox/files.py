@@ -32,6 +32,8 @@ def write_all(plan: Plan, layout: Layout, *, database_password: str) -> None:
     hostname = socket.gethostname().split(".")[0]
     for folder in (layout.etc, layout.log, layout.run, layout.state, layout.spool):
         folder.mkdir(mode=0o755, exist_ok=True)
+    layout.durable.mkdir(exist_ok=True)
+    layout.durable.chmod(0o1777)  # any user's checkpoints, each in a folder of its own
     _write(layout.munge_key, secrets.token_bytes(1024), 0o600)
     nvml_folder = gpus.nvml_library(layout.native)
     texts = {

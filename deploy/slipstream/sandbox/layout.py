@@ -104,6 +104,11 @@ class Layout:
         return self.root / "spool"
 
     @property
+    def durable(self) -> Path:
+        """The shared filesystem of its nodes, where checkpoints outlive them."""
+        return self.root / "shared"
+
+    @property
     def database(self) -> Path:
         return self.root / "database"
 

@@ -25,6 +25,10 @@ class Plan:
     """Plain Slurm, with nothing of ours in its configuration."""
     daemons: bool = False
     """With our scheduler and a coordinator per node; without, the plugins are on their own."""
+    enforce: bool = False
+    """The coordinators carry out what they decide: shares, caps and turns."""
+    turn_s: float = 60.0
+    """How long a shared job's turn is."""
     accounting: bool = False
     """slurmdbd and a MariaDB of its own, with the accounts below."""
     netns: bool = False
@@ -81,6 +85,8 @@ class Plan:
                 "shape": self.shape.to_dict(),
                 "stock": self.stock,
                 "daemons": self.daemons,
+                "enforce": self.enforce,
+                "turn_s": self.turn_s,
                 "accounting": self.accounting,
                 "netns": self.netns,
                 "plugin_dir": self.plugin_dir,

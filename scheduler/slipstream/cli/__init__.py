@@ -12,6 +12,7 @@ from slipstream.cli.gpus import gpus
 from slipstream.cli.history import history
 from slipstream.cli.jobs import jobs
 from slipstream.cli.mode import mode
+from slipstream.cli.move import move
 from slipstream.cli.replay import replay
 from slipstream.cli.sandbox import sandbox
 from slipstream.cli.scheduler import scheduler
@@ -37,5 +38,5 @@ def main() -> None:
     """
 
 
-for command in (estimate, gpus, history, jobs, mode, replay, sandbox, scheduler, why):
+for command in (estimate, gpus, history, jobs, mode, move, replay, sandbox, scheduler, why):
     main.add_command(command)

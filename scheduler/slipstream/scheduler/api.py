@@ -16,6 +16,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from slipstream.core.classes import Mode
+from slipstream.core.reasons import SENTENCE, Reason
 from slipstream.scheduler import metrics, views
 from slipstream.scheduler.messages import MessageError, read_report
 from slipstream.scheduler.peers import BY_UID
@@ -61,6 +62,7 @@ class Api:
                 Route("/v1/why/{job}", self.why),
                 Route("/v1/mode", self.mode, methods=["GET"]),
                 Route("/v1/mode", self.set_mode, methods=["POST"]),
+                Route("/v1/move", self.move, methods=["POST"]),
                 Route("/v1/events", self.take_reports, methods=["POST"]),
                 Route("/v1/health", self.health),
                 Route("/metrics", self.metrics),
@@ -105,6 +107,22 @@ class Api:
             return _error(400, f'not understood: {body!r:.100}; say {{"mode": one of {known}}}')
         self.engine.set_mode(mode)
         return self._answer()
+
+    async def move(self, request: Request) -> Response:
+        """`{"job": "12", "nodes": "n2", "why": "maintenance"}`; nodes may be missing."""
+        if not self._may_change(request):
+            return _error(403, "only root and Slurm's user may move jobs, on the socket")
+        body = await _body(request)
+        try:
+            asked: Any = json.loads(body or b"")
+            job, nodes = str(asked["job"]), str(asked.get("nodes") or "")
+        except (AttributeError, KeyError, TypeError, ValueError):
+            return _error(400, f'not understood: {body!r:.100}; say {{"job": "12", "nodes": "n2"}}')
+        wanted = tuple(name for name in nodes.split(",") if name)
+        found = self.engine.move(job, wanted, str(asked.get("why") or "an operator asked"))
+        if isinstance(found, Reason):
+            return _error(409, f"job {job} does not move ({found}): {SENTENCE[found]}")
+        return self._answer(job=job, nodes=list(found.nodes))
 
     async def take_reports(self, request: Request) -> Response:
         """Lines of JSON, one report each: all or none."""

@@ -21,18 +21,20 @@ from typing import IO, TYPE_CHECKING, Final
 
 import uvicorn
 
-from slipstream.core.events import RulesChanged
+from slipstream.core.events import NodeReported, RulesChanged
 from slipstream.core.machine import Machine
 from slipstream.scheduler import peers
 from slipstream.scheduler.api import Api
 from slipstream.scheduler.board_sink import FILE_NAME, BoardSink
 from slipstream.scheduler.carriers import Carrier, Carriers, Choice
-from slipstream.scheduler.enactor import Enactor
+from slipstream.scheduler.enactor import Deeds, Enactor
 from slipstream.scheduler.engine import Engine
 from slipstream.scheduler.event_socket import EventSocket
+from slipstream.scheduler.hands import Hands
 from slipstream.scheduler.hold_sink import HoldSink
 from slipstream.scheduler.journal import Entry, Journal
 from slipstream.scheduler.journal_codec import JournalError
+from slipstream.scheduler.orders import Orders
 from slipstream.scheduler.sink import SinkError
 from slipstream.scheduler.submit_socket import SubmitSocket
 from slipstream.scheduler.watcher import Watcher
@@ -45,7 +47,7 @@ if TYPE_CHECKING:
 
     from starlette.applications import Starlette
 
-    from slipstream.core.events import Event, NodeReported
+    from slipstream.core.events import Event, JobSaved
     from slipstream.core.rules import Rules
     from slipstream.scheduler.settings import Settings
     from slipstream.scheduler.sink import AdviceSink
@@ -123,7 +125,16 @@ class Daemon:
             board.unlink(missing_ok=True)  # a wrapper must not follow what nobody says any more
         else:
             sinks.append(BoardSink(settings.run_dir))
-        self._enactor = Enactor(self._journal, Carriers(*sinks), self._tell, self._journal_failed)
+        self._orders = Orders()
+        self._enactor = Enactor(
+            self._journal,
+            Carriers(*sinks),
+            self._tell,
+            self._journal_failed,
+            Deeds(
+                self._orders, Hands(slurm, lambda: self._poller.snapshot().jobs, self._poller.nudge)
+            ),
+        )
         self._engine = Engine(
             machine,
             self._enactor.put,
@@ -159,7 +170,7 @@ class Daemon:
         run_dir, ending = self._settings.run_dir, self._ending
         assert ending is not None  # noqa: S101 (serve has set it)
         submit = SubmitSocket(self._engine, self._trusted, self._holds)
-        reports = EventSocket(self._engine.counters, self._trusted, self._reported)
+        reports = EventSocket(self._engine.counters, self._trusted, self._heard, self._orders)
         app = Api(
             self._engine, self._enactor.behind, self._trusted, self._reported, self._choice.in_use
         ).application()
@@ -200,6 +211,13 @@ class Daemon:
             holds = self._choice.in_use() is Carrier.HOLD
             self._held_at = (now_s, holds)
         return holds
+
+    def _heard(self, told: NodeReported | JobSaved) -> None:
+        """A coordinator told us something."""
+        if isinstance(told, NodeReported):
+            self._reported(told)
+        else:
+            self._engine.take(told)
 
     def _reported(self, report: NodeReported) -> None:
         """A coordinator told us. If jobs came, went or changed, Slurm will show the same soon."""

@@ -12,9 +12,10 @@ import queue
 import sqlite3
 import threading
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from slipstream.core.commands import Admit, Advise, Withdraw
+from slipstream.core.commands import Admit, Advise, Requeue, Save, Start, Withdraw
 from slipstream.core.events import CommandRefused, StateRestored, SwitchedOff
 from slipstream.scheduler.journal import Outcome
 from slipstream.scheduler.sink import SinkError
@@ -25,7 +26,9 @@ if TYPE_CHECKING:
     from slipstream.core.advice import Advice
     from slipstream.core.commands import Command
     from slipstream.core.events import Event
+    from slipstream.scheduler.hands import Hands
     from slipstream.scheduler.journal import Entry, Intention, Journal
+    from slipstream.scheduler.orders import Orders
     from slipstream.scheduler.sink import AdviceSink
 
 _LOG = logging.getLogger(__name__)
@@ -39,6 +42,14 @@ Result = tuple[int, Outcome, str]
 _Done = TypeVar("_Done")
 
 
+@dataclass(frozen=True, slots=True)
+class Deeds:
+    """What a move needs: nodes that are asked, and Slurm."""
+
+    orders: Orders
+    hands: Hands
+
+
 class Enactor:
     """Takes entries, journals them, carries them out.
 
@@ -47,6 +58,7 @@ class Enactor:
         sink: where advice goes.
         tell: called in this thread with an event for the machine.
         failed: called in this thread when the journal cannot be written for good.
+        deeds: for moves; without them none is carried out.
     """
 
     def __init__(
@@ -55,7 +67,9 @@ class Enactor:
         sink: AdviceSink,
         tell: Callable[[Event], None],
         failed: Callable[[str], None],
+        deeds: Deeds | None = None,
     ) -> None:
+        self._deeds = deeds
         self._journal = journal
         self._sink = sink
         self._tell = tell
@@ -150,6 +164,15 @@ class Enactor:
             self._sink.advise(command.advice)
         elif isinstance(command, Withdraw):
             self._sink.withdraw(command.token, command.task)
+        elif isinstance(command, Save | Requeue | Start):
+            if self._deeds is None:
+                raise SinkError("this scheduler moves no jobs")
+            if isinstance(command, Save):
+                self._deeds.orders.save(command)
+            elif isinstance(command, Requeue):
+                self._deeds.hands.requeue(command)
+            else:
+                self._deeds.hands.start(command)
 
     def _enact_all_gone(self) -> None:
         try:

@@ -16,10 +16,12 @@ from slipstream.core.events import (
     CommandRefused,
     JobSubmitted,
     ModeChanged,
+    MoveAsked,
     SwitchedOff,
     SwitchedOn,
     TimerFired,
 )
+from slipstream.core.placement import Placement
 from slipstream.core.records import Phase
 from slipstream.estimator import Estimator
 from slipstream.scheduler.journal import Entry
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     from slipstream.core.commands import Command
     from slipstream.core.events import Event
     from slipstream.core.machine import Machine
+    from slipstream.core.reasons import Reason
 
 _LOG = logging.getLogger(__name__)
 _MOMENT_S: Final = 1.0
@@ -114,6 +117,14 @@ class Engine:
         if mode is not self.machine.state.mode:
             _LOG.info("mode %s, was %s", mode, self.machine.state.mode)
             self.take(ModeChanged(self._clock(), mode))
+
+    def move(self, key: str, nodes: tuple[str, ...], why: str) -> Placement | Reason:
+        """An operator wants a job elsewhere; says where it goes, or why it does not."""
+        now_s = self._clock()
+        found = self.machine.where_to(key, nodes, now_s, forced=True)
+        if isinstance(found, Placement):
+            self.take(MoveAsked(at_s=now_s, key=key, nodes=found.nodes, why=why, forced=True))
+        return found
 
     def tick(self) -> None:
         """What only the clock brings: the switch, the machine's timers, checkpoints."""

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The event socket: coordinators tell of their nodes, a line of JSON each. Nothing is answered.
+"""The event socket: coordinators tell of their nodes, a line of JSON each.
+
+One that says that it listens keeps its connection, and is told there what to do (`orders`).
 
 Who prefers HTTP posts the same lines to /v1/events of the API.
 """
@@ -11,14 +13,15 @@ import logging
 from typing import TYPE_CHECKING, Final
 
 from slipstream.scheduler import peers
-from slipstream.scheduler.messages import MessageError, read_report
+from slipstream.scheduler.messages import Listening, MessageError, read_told
 
 if TYPE_CHECKING:
     import socket
     from collections.abc import Callable
 
-    from slipstream.core.events import NodeReported
+    from slipstream.core.events import JobSaved, NodeReported
     from slipstream.scheduler.engine import Counters
+    from slipstream.scheduler.orders import Orders
 
 _LOG = logging.getLogger(__name__)
 MOST_LINE_BYTES: Final = 1 << 20
@@ -31,11 +34,17 @@ class EventSocket:
         counters: where bad ones are counted.
         trusted: uids that may report.
         told: called with each report.
+        orders: where those are kept that listen.
     """
 
     def __init__(
-        self, counters: Counters, trusted: frozenset[int], told: Callable[[NodeReported], None]
+        self,
+        counters: Counters,
+        trusted: frozenset[int],
+        told: Callable[[NodeReported | JobSaved], None],
+        orders: Orders,
     ) -> None:
+        self._orders = orders
         self._counters = counters
         self._trusted = trusted
         self._told = told
@@ -48,7 +57,7 @@ class EventSocket:
         try:
             uid = peers.uid_of(writer.get_extra_info("socket"))
             if uid in self._trusted:
-                await self._listen(reader)
+                await self._listen(reader, writer)
             else:
                 self._counters.strangers += 1
                 _LOG.warning("uid %d tried to report about a node", uid)
@@ -58,11 +67,22 @@ class EventSocket:
         finally:
             writer.close()
 
-    async def _listen(self, reader: asyncio.StreamReader) -> None:
+    async def _listen(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Until the coordinator closes; one bad line does not spoil the next."""
-        while line := await reader.readline():
-            try:
-                self._told(read_report(line))
-            except MessageError as error:
-                self._counters.bad_reports += 1
-                _LOG.warning("a report was not understood: %s", error)
+        listening: set[str] = set()
+        try:
+            while line := await reader.readline():
+                try:
+                    told = read_told(line)
+                except MessageError as error:
+                    self._counters.bad_reports += 1
+                    _LOG.warning("a report was not understood: %s", error)
+                    continue
+                if isinstance(told, Listening):
+                    listening.add(told.node)
+                    self._orders.listens(told.node, asyncio.get_running_loop(), writer)
+                else:
+                    self._told(told)
+        finally:
+            for node in listening:
+                self._orders.left(node, writer)

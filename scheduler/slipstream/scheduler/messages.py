@@ -6,13 +6,13 @@ Lua cannot tell an empty list from an empty table: what we do not use is not loo
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
 
 from slipstream.core.classes import JobClass, Per, Role  # noqa: TC001 (msgspec reads them)
-from slipstream.core.events import NodeReported
+from slipstream.core.events import JobSaved, NodeReported
 from slipstream.core.sights import Gpus, GpuUse, Request, Training
 from slipstream.estimator import Clues
 from slipstream.scheduler.marker import TOKEN
@@ -78,6 +78,15 @@ class _Training(msgspec.Struct):
     launch_s: float | None = None
     train_s: float | None = None
     save_s: float | None = None
+    restorable: bool = False
+
+
+class _Saved(msgspec.Struct):
+    job_id: str | int
+    number: int
+    bytes_carried: int = 0
+    seconds: float = 0.0
+    problem: str = ""
 
 
 class _Report(msgspec.Struct):
@@ -86,6 +95,10 @@ class _Report(msgspec.Struct):
     v: int = 1
     gpus: list[_Gpu] = []
     jobs: list[_Training] = []
+    saved: _Saved | None = None
+    """If it tells of a job that was saved; then of nothing else."""
+    listens: bool = False
+    """If it waits on this connection for what it is asked to do."""
 
 
 _SUBMISSION: Final = msgspec.json.Decoder(_Submission, strict=False)
@@ -145,9 +158,37 @@ def answer(message: str = "", hold_s: int = 0) -> bytes:
     return _ANSWER.encode({"v": 1, **{key: one for key, one in told.items() if one}}) + b"\n"
 
 
+@dataclass(frozen=True, slots=True)
+class Listening:
+    """A coordinator waits on its connection for what it is asked to do."""
+
+    node: str
+
+
+def read_told(line: bytes) -> NodeReported | JobSaved | Listening:
+    """One line of a coordinator."""
+    told = _decoded(_REPORT, line)
+    if told.listens:
+        return Listening(told.node)
+    if told.saved is None:
+        return _report(told)
+    return JobSaved(
+        at_s=told.at_s,
+        node=told.node,
+        job_id=str(told.saved.job_id),
+        number=told.saved.number,
+        bytes_carried=told.saved.bytes_carried,
+        seconds=told.saved.seconds,
+        problem=told.saved.problem,
+    )
+
+
 def read_report(line: bytes) -> NodeReported:
     """One report of a coordinator."""
-    told = _decoded(_REPORT, line)
+    return _report(_decoded(_REPORT, line))
+
+
+def _report(told: _Report) -> NodeReported:
     gpus = tuple(
         GpuUse(
             index=gpu.index,
@@ -171,6 +212,7 @@ def read_report(line: bytes) -> NodeReported:
             launch_s=job.launch_s,
             train_s=job.train_s,
             save_s=job.save_s,
+            restorable=job.restorable,
         )
         for job in told.jobs
     )

@@ -125,6 +125,7 @@ def _progress(training: Training | None) -> View | None:
         "launch_s": training.launch_s,
         "train_s": training.train_s,
         "save_s": training.save_s,
+        "restorable": training.restorable,
     }
 
 

@@ -78,6 +78,10 @@ class Device:
         """
         return not nbytes
 
+    def away_bytes(self) -> int:
+        """What torch does not know of and is away because of a cap."""
+        return 0
+
 
 class Places(Protocol):
     """Memory that is not on the device."""
@@ -165,6 +169,10 @@ class Occupancy(Cpu):
             self._copy(context, context.away_bytes)
             self._copy(context, context.away_bytes, TO_HOST)
         return not nbytes and not any(context.away_bytes for context in self._contexts)
+
+    def away_bytes(self) -> int:
+        """What is not on the books but should be."""
+        return sum(context.away_bytes for context in self._contexts)
 
     def _move_out(self, context: Context, nbytes: int) -> None:
         self._copy(context, nbytes, TO_HOST)

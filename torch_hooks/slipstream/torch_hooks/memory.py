@@ -40,6 +40,11 @@ class Memory:
         """
         return _beside_dynamo(self._cap)(nbytes)
 
+    @property
+    def away_bytes(self) -> int:
+        """What lives in host memory from one mini-batch to the next because of a cap."""
+        return self._scaling.away_bytes if self._scaling else 0
+
     def close(self) -> None:
         """The hooks leave this process: everything is as if they had never been here."""
         if self._scaling is not None:

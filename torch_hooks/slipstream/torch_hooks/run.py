@@ -12,7 +12,9 @@ cannot be saved or restored is noted, and training goes on or starts from the be
 
 from __future__ import annotations
 
+import hashlib
 import os
+import sys
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,7 +32,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from contextlib import AbstractContextManager
 
-
+DURABLE_VARIABLE = "SLIPSTREAM_DURABLE_DIR"
+"""The folder on the shared filesystem that checkpoints are carried to."""
 _TASK = "task-"
 
 
@@ -111,15 +114,9 @@ class Run:
             self._state.finish()
 
     def begin(self) -> None:
-        """Restore, if that is asked for; then be there to be asked to save."""
-        source = _folder(RESTORE_VARIABLE)
-        if source:
-            with _harmless("restore"), _during(Phase.RESTORING):
-                generation = self._state.restore(source, self._loops)
-                if generation:
-                    self.restored = True
-                    self._restart = generation.restart + 1
-                    attach.tell(f"goes on from {source}, generation {generation}")
+        """Restore, if there is what to go on from; then be there to be asked to save."""
+        with _harmless("restore"), _during(Phase.RESTORING):
+            self._restore()
         with _harmless("checkpoint"):
             self._root = _folder(CHECKPOINT_VARIABLE)
             if self._root:
@@ -129,6 +126,18 @@ class Run:
                 self._restart = max(self._restart, max(there, default=-1) + 1)
                 attach.serve(Request.CHECKPOINT, self._want)
                 attach.serve(Request.REBIND, self._want_rebind)
+
+    def _restore(self) -> None:
+        """From where the environment says; in a job that Slurm started anew, from what it left."""
+        told = _folder(RESTORE_VARIABLE)
+        there = [told] if told else restoring.sources(_left()) if _is_restarted() else []
+        for source in there:
+            generation = self._state.restore(source, self._loops, "" if told else _program())
+            if generation:
+                self.restored = True
+                self._restart = generation.restart + 1
+                attach.tell(f"goes on from {source}, generation {generation}")
+                return
 
     def end(self) -> None:
         """The loop is over: what was begun is finished, and nothing more can be asked."""
@@ -213,8 +222,8 @@ class _State:
     def ready(self) -> bool:
         return self._writer is not None and self._writer.ready
 
-    def restore(self, source: Path, loops: Loops) -> Generation | None:
-        restored = restoring.restore(source, self._parts(), _complain_of_restore)
+    def restore(self, source: Path, loops: Loops, program: str) -> Generation | None:
+        restored = restoring.restore(source, self._parts(), _complain_of_restore, program)
         if restored is None:
             return None
         self._restored = source, restored.generation
@@ -264,7 +273,7 @@ class _State:
             state["position"] = encoder.encode(loops.position(), "position")
         hooks = attach.current()
         boundaries = hooks.minibatches if hooks else 0
-        return Snapshot(self._layout, state, encoder.storages, boundaries)
+        return Snapshot(self._layout, state, encoder.storages, boundaries, _program())
 
 
 class _Own:
@@ -275,8 +284,8 @@ class _Own:
         self._load = load
         self.ready = False
 
-    def restore(self, source: Path, loops: Loops) -> Generation | None:
-        for generation, folder in own.newest(source, _complain_of_restore):
+    def restore(self, source: Path, loops: Loops, program: str) -> Generation | None:
+        for generation, folder in own.newest(source, _complain_of_restore, program):
             try:
                 self._load(str(folder))
             except Exception as error:  # noqa: BLE001 (the program's function may raise anything)
@@ -293,7 +302,7 @@ class _Own:
 
     def save(self, root: Path, generation: Generation, _loops: Loops) -> None:
         self._save(str(own.begin(root, generation)))
-        own.commit(root, generation, ranks.shard())
+        own.commit(root, generation, ranks.shard(), _program())
 
     def finish(self) -> None:
         """Nothing is left to do."""
@@ -316,6 +325,26 @@ def _folder(variable: str) -> Path | None:
         return None
     together = ranks.shard().world_size > 1
     return Path(folder) if together or task == "0" else Path(folder) / f"{_TASK}{task}"
+
+
+def _left() -> list[Path]:
+    """Where earlier starts of this job may have saved."""
+    places = [_folder(CHECKPOINT_VARIABLE)]
+    durable = os.environ.get(DURABLE_VARIABLE, "")
+    if durable and Path(durable).exists():
+        with _harmless("restore"):
+            generations.check_ours(Path(durable))
+            places.append(_folder(DURABLE_VARIABLE))
+    return [place for place in places if place]
+
+
+def _is_restarted() -> bool:
+    return os.environ.get("SLURM_RESTART_COUNT", "0") != "0"
+
+
+def _program() -> str:
+    """Which program this is, and what it was asked for; told without telling its arguments."""
+    return hashlib.sha256("\0".join(sys.argv).encode("utf-8", "replace")).hexdigest()[:16]
 
 
 def _during(phase: Phase) -> AbstractContextManager[None]:

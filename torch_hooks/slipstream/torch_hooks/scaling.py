@@ -47,6 +47,13 @@ class Scaling:
         self._cap_bytes = 0
         self._look_again_s = 0.0
 
+    @property
+    def away_bytes(self) -> int:
+        """What was moved out at the last look, and what a simulated GPU has off its books."""
+        kept = (known.storage() for known in self._away.values())
+        moved_bytes = sum(one.nbytes() for one in kept if one is not None)
+        return self._device.away_bytes() + moved_bytes
+
     def apply(self, cap_bytes: int) -> bool:
         """At a boundary: keep to the cap from now on; 0 is none. True: everything is back."""
         is_back = self._device.cap(cap_bytes)

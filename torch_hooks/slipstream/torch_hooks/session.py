@@ -265,7 +265,9 @@ class Session:
             return
         is_due = self.minibatches >= directive.armed_for_minibatch
         if is_due and (directive.cap_bytes or self._capped):
-            self._capped = not self._memory_of_torch().cap(directive.cap_bytes)
+            memory = self._memory_of_torch()
+            self._capped = not memory.cap(directive.cap_bytes)
+            self.block.write(away_bytes=memory.away_bytes)
 
     def _memory_of_torch(self) -> Memory:
         """Loaded when first needed: most trainings never are asked for their memory."""

@@ -90,6 +90,7 @@ struct slip_control_up {
   uint64_t saving_ns;
   uint64_t paused_ns;
   uint64_t gated_ns;
+  uint64_t away_bytes;
   uint64_t rebinds;
 };
 

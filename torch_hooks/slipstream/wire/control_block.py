@@ -165,6 +165,7 @@ class Up(ctypes.Structure):
             "saving_ns",
             "paused_ns",
             "gated_ns",
+            "away_bytes",
             "rebinds",
         )
     )
@@ -230,17 +231,17 @@ class Progress:
     parked_ns: int = 0
     """How long it was parked in all, up to when it last came back."""
     started_ns: int = 0
-    """When the process started."""
     attached_ns: int = 0
     """When the hooks had their page: torch is being imported from here on."""
     imported_ns: int = 0
     first_boundary_ns: int = 0
     saving_ns: int = 0
-    """How long it has saved in all."""
     paused_ns: int = 0
     """How long it stood still in all, up to when it last went on."""
     gated_ns: int = 0
     """How much of that was before it had used a device."""
+    away_bytes: int = 0
+    """What of its memory is in host memory because a cap, or the device, had no room for it."""
     rebinds: int = 0
     """How often its process has begun anew on other GPUs."""
 
@@ -251,8 +252,7 @@ class Directive:
 
     epoch: int = 0
     share_pct: int = 100
-    cap_bytes: int = 0
-    """0: no cap."""
+    cap_bytes: int = 0  # none
     request: int = Request.NONE
     """A `Request`; one that is not known asks for nothing."""
     armed_for_minibatch: int = 0

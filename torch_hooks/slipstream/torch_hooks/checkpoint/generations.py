@@ -18,7 +18,11 @@ import zlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from slipstream.torch_hooks.checkpoint.errors import CheckpointError, DamagedError
+from slipstream.torch_hooks.checkpoint.errors import (
+    AnotherTrainingError,
+    CheckpointError,
+    DamagedError,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,6 +30,7 @@ if TYPE_CHECKING:
 
 FORMAT = "slipstream checkpoint"
 VERSION = 1
+_WRITABLE_BY_OTHERS = 0o022
 _FOLDER = re.compile(r"r(\d{4,})-m(\d{12,})")
 _INDEX = re.compile(r"rank-(\d+)-of-(\d+)\.json")
 
@@ -110,6 +115,23 @@ def read_index(root: Path, generation: Generation, shard: Shard) -> dict[str, An
             f"{path} was swapped: it says it is of restart, mini-batch, rank {found}"
         )
     return content  # type: ignore[no-any-return]  # JSON is anything
+
+
+def check_ours(folder: Path) -> None:
+    """A folder below one that anybody may write to: it and its parent must be of this user alone.
+
+    Else somebody could have put it there for us to read, or to write to.
+    """
+    for place in (folder.parent, folder):
+        there = place.lstat()
+        if there.st_uid != os.geteuid() or there.st_mode & _WRITABLE_BY_OTHERS:
+            raise CheckpointError(f"{place} is not ours alone: mode {there.st_mode:o}")
+
+
+def check_program(index: dict[str, Any], program: str) -> None:
+    """One job may run several programs, each of which must go on from its own."""
+    if program and index.get("program", program) != program:
+        raise AnotherTrainingError("it was written by another program, or by one asked otherwise")
 
 
 def _folders(root: Path) -> Iterator[Generation]:

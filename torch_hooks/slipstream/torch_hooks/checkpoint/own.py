@@ -22,18 +22,18 @@ if TYPE_CHECKING:
 
 LAYOUT = "own"
 """In the index of a generation that holds such a checkpoint."""
-_FOLDER = "own"
+FOLDER = "own"
 
 
 def begin(root: Path, generation: Generation) -> Path:
     """The folder to write to; nothing in it counts before `commit`."""
-    folder = root / str(generation) / _FOLDER
+    folder = root / str(generation) / FOLDER
     root.mkdir(mode=0o700, exist_ok=True)
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     return folder
 
 
-def commit(root: Path, generation: Generation, shard: Shard) -> None:
+def commit(root: Path, generation: Generation, shard: Shard, program: str) -> None:
     """It is written: from now on it counts; the first rank removes all before the last two."""
     content = {
         "restart": generation.restart,
@@ -41,26 +41,30 @@ def commit(root: Path, generation: Generation, shard: Shard) -> None:
         "rank": shard.rank,
         "world_size": shard.world_size,
         "layout": LAYOUT,
-        "files": _checksums(root / str(generation) / _FOLDER),
+        "program": program,
+        "files": _checksums(root / str(generation) / FOLDER),
     }
     generations.write_index(root / str(generation), shard, content)
     if shard.rank == 0:
         for old in generations.complete(root)[:-2]:
-            if (root / str(old) / _FOLDER).is_dir():
+            if (root / str(old) / FOLDER).is_dir():
                 shutil.rmtree(root / str(old), ignore_errors=True)
 
 
-def newest(root: Path, on_problem: Callable[[str], None]) -> Iterator[tuple[Generation, Path]]:
+def newest(
+    root: Path, on_problem: Callable[[str], None], program: str = ""
+) -> Iterator[tuple[Generation, Path]]:
     """What the program can go on from, newest first, and as it was written."""
     for generation in reversed(generations.complete(root)):
         size = generations.world_size(root, generation)
-        folder = root / str(generation) / _FOLDER
+        folder = root / str(generation) / FOLDER
         try:
             indexes = [
                 generations.read_index(root, generation, Shard(rank, size)) for rank in range(size)
             ]
             if any(index["layout"] != LAYOUT for index in indexes):
                 raise AnotherTrainingError("it was not written by the program's own means")
+            generations.check_program(indexes[0], program)
             found = _checksums(folder)
             for name, checksum in indexes[0]["files"].items():
                 if found.get(name) != checksum:

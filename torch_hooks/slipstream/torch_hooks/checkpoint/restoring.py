@@ -21,7 +21,7 @@ from slipstream.torch_hooks.checkpoint.generations import Generation, Shard
 from slipstream.torch_hooks.checkpoint.reader import Reader
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
 REPLICATED = "replicated"
@@ -38,10 +38,26 @@ class Restored:
     """None for a rank that was not there when the state was saved."""
 
 
+def sources(roots: Sequence[Path]) -> list[Path]:
+    """Those with something that all ranks can see, the one with the newest of that first."""
+    here = [{str(one) for one in generations.complete(root)} for root in roots]
+    everywhere = [set.intersection(*seen) for seen in zip(*ranks.gathered(here))]  # noqa: B905 (Python 3.9)
+    newest = [max(seen, default="") for seen in everywhere]
+    # Names of one length sort as their numbers do; a tie leaves the order that was given.
+    order = sorted(range(len(roots)), key=lambda at: newest[at], reverse=True)
+    return [roots[at] for at in order if newest[at]]
+
+
 def restore(
-    root: Path, given: Mapping[str, Any], on_problem: Callable[[str], None]
+    root: Path,
+    given: Mapping[str, Any],
+    on_problem: Callable[[str], None],
+    program: str = "",
 ) -> Restored | None:
-    """Give the parts their state back; None if there is none that can be used."""
+    """Give the parts their state back; None if there is none that can be used.
+
+    Only what `program` wrote is taken; "" if it is known to be the right one.
+    """
     here = [str(one) for one in generations.complete(root)]
     there = set.intersection(*(set(one) for one in ranks.gathered(here)))
     if not there:
@@ -51,7 +67,7 @@ def restore(
             continue
         opened = None
         try:
-            opened = _Opened(root, generation)
+            opened = _Opened(root, generation, program)
             parts.compare(given, opened.shared.state["parts"])
         except (CheckpointError, OSError) as error:
             opened = None
@@ -68,10 +84,11 @@ def restore(
 class _Opened:
     """A generation as this rank needs it."""
 
-    def __init__(self, root: Path, generation: Generation) -> None:
+    def __init__(self, root: Path, generation: Generation, program: str) -> None:
         mine = ranks.shard()
         size = generations.world_size(root, generation)
         first = generations.read_index(root, generation, Shard(0, size))
+        generations.check_program(first, program)
         if first["layout"] == own.LAYOUT:
             raise AnotherTrainingError("it was written by the program's own means")
         if first["layout"] == SHARDED and size != mine.world_size:

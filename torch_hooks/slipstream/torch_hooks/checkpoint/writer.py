@@ -37,6 +37,8 @@ class Snapshot:
     storages: Sequence[torch.UntypedStorage]
     boundaries: int = 0
     """How many there were in this process."""
+    program: str = ""
+    """Which one it is of."""
 
     def offsets(self) -> tuple[list[tuple[int, int]], int]:
         """Where each storage goes and its size, and the size of all."""
@@ -148,6 +150,7 @@ class Writer:
             "world_size": self._shard.world_size,
             "layout": snapshot.layout,
             "boundaries": snapshot.boundaries,
+            "program": snapshot.program,
             "bytes": size,
             "checksum": {"kind": kind, "piece_bytes": checksums.PIECE_BYTES, "pieces": sums},
             "storages": places,

@@ -1,0 +1,244 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where trainings of this node are saved: a ramdisk of ours, and a copy that outlives the node.
+
+    <run dir>/checkpoints/<job>-<token>            tmpfs, the user's, lost with the node
+    <durable dir>/<uid>/<job>-<token>              shared filesystem, made by the user, what counts
+
+Root makes folders directly below folders of its own, and never looks into those of a user: what is
+in them is carried by a process of the user's. The ramdisk is made so small at any moment that the
+node keeps a floor of free memory; who asks for more than it has is refused before it has written.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import pwd
+import re
+import shutil
+import stat
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import slipstream.wire
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from slipstream.coordinator.seats import Seat
+    from slipstream.coordinator.settings import Settings
+
+_log = logging.getLogger(__name__)
+
+CHECKPOINT_VARIABLE: Final = "SLIPSTREAM_CHECKPOINT_DIR"
+DURABLE_VARIABLE: Final = "SLIPSTREAM_DURABLE_DIR"
+_RUN_CARRY: Final = f"""
+import runpy, sys
+sys.path.insert(0, {str(Path(slipstream.wire.__file__).parents[2])!r})
+runpy.run_module("slipstream.torch_hooks.checkpoint.carry", run_name="__main__")
+"""
+"""Run, never imported: what works on a user's files is a process of the user's. Any Python will do:
+it is of the hooks' wheel, which needs nothing else."""
+_SYSTEM_PYTHON: Final = "/usr/bin/python3"
+_INODES: Final = 1 << 20
+_KEPT_S: Final = 600.0
+"""A job that left the node may come back: its ramdisk folder stays so long if there is room."""
+_FOLDER: Final = re.compile(r"(\d+)-[A-Za-z0-9_.-]*")
+_PATIENCE_S: Final = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Carried:
+    """How the carrying of a job's checkpoint ended."""
+
+    job_id: int
+    bytes_carried: int = 0
+    seconds: float = 0.0
+    problem: str = ""
+
+
+@dataclass(slots=True)
+class Checkpoints:
+    """The folders of this node's jobs, and who carries what out of them."""
+
+    ramdisk: Path
+    durable: Path | None
+    floor_bytes: int
+    room_bytes: int
+    problem: str = ""
+    """Why there is no ramdisk of our own; then the folder is on whatever the run directory is."""
+    _carriers: dict[int, subprocess.Popen[str]] = field(default_factory=dict)
+    _left_at_s: dict[Path, float] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, settings: Settings) -> Checkpoints:
+        """As they were asked for."""
+        return cls(
+            ramdisk=settings.checkpoints,
+            durable=settings.durable_dir,
+            floor_bytes=settings.memory_floor_bytes,
+            room_bytes=settings.checkpoint_room_bytes,
+        )
+
+    def prepare(self) -> None:
+        """Mount the ramdisk, unless an earlier coordinator did or none is wanted."""
+        self.ramdisk.mkdir(mode=0o711, exist_ok=True)
+        if not self.room_bytes or self.ramdisk.is_mount():
+            self.fit()
+            return
+        # Huge pages where a file is large: a copy into them is several times quicker.
+        for extra in (",huge=within_size", ""):
+            options = f"size={self._size()},nr_inodes={_INODES},mode=0711,nosuid,nodev{extra}"
+            words = ["mount", "-t", "tmpfs", "-o", options, "slipstream", str(self.ramdisk)]
+            done = subprocess.run(words, capture_output=True, text=True, check=False)
+            if not done.returncode:
+                self.problem = ""
+                return
+        self.problem = done.stderr.strip()
+        _log.warning("no ramdisk of its own for checkpoints: %s", self.problem)
+
+    def fit(self) -> None:
+        """Let the ramdisk be as large as the node can spare now."""
+        if not self.room_bytes or self.problem:
+            return
+        options = f"remount,size={self._size()}"
+        words = ["mount", "-o", options, str(self.ramdisk)]
+        done = subprocess.run(words, capture_output=True, text=True, check=False)
+        if done.returncode:
+            _log.warning("the ramdisk for checkpoints keeps its size: %s", done.stderr.strip())
+
+    def environment(self, seat: Seat) -> dict[str, str]:
+        """Where the job saves, and where a copy of that goes; nothing if there is no folder."""
+        name = _name(seat)
+        folder = self.ramdisk / name
+        try:
+            _make_for(folder, seat.uid)
+        except OSError as error:
+            _log.error("job %d cannot be saved: %s", seat.job_id, error)
+            return {}
+        self._left_at_s.pop(folder, None)
+        told = {CHECKPOINT_VARIABLE: str(folder)}
+        if self.durable:
+            told[DURABLE_VARIABLE] = str(self.durable / str(seat.uid) / name)
+        return told
+
+    def carry(self, seat: Seat) -> bool:
+        """Carry what the job is about to save to where it outlives the node; False: it cannot be.
+
+        The answer is in a later `carried()`.
+        """
+        if not self.durable or seat.job_id in self._carriers:
+            return False
+        name = _name(seat)
+        words = [
+            *(_python_for_all(), "-I", "-c", _RUN_CARRY),
+            *(str(self.ramdisk / name), str(self.durable / str(seat.uid) / name)),
+            *("--patience-s", str(_PATIENCE_S)),
+        ]
+        try:
+            self._carriers[seat.job_id] = subprocess.Popen(
+                words,
+                cwd="/",
+                env={"PATH": os.defpath, "LANG": "C.UTF-8"},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                umask=0o077,
+                **_as_user(seat.uid),  # type: ignore[call-overload]  # three keywords, by name
+            )
+        except (OSError, subprocess.SubprocessError) as error:
+            _log.error("the checkpoint of job %d is not carried: %s", seat.job_id, error)
+            return False
+        return True
+
+    def carried(self) -> list[Carried]:
+        """What has been carried, or could not be, since the last look."""
+        ended = {job: one for job, one in self._carriers.items() if one.poll() is not None}
+        for job in ended:
+            del self._carriers[job]
+        return [_outcome(job, one) for job, one in ended.items()]
+
+    def tidy(self, seats: Mapping[int, Seat]) -> None:
+        """What is due every few seconds."""
+        self.fit()
+        self.sweep(seats, time.monotonic())
+
+    def sweep(self, seats: Mapping[int, Seat], now_s: float) -> None:
+        """Remove what jobs left behind a while ago."""
+        seated = {_name(seat) for seat in seats.values()}
+        for folder in self.ramdisk.iterdir() if self.ramdisk.is_dir() else ():
+            if not _FOLDER.fullmatch(folder.name) or folder.name in seated:
+                self._left_at_s.pop(folder, None)
+            elif now_s - self._left_at_s.setdefault(folder, now_s) >= _KEPT_S:
+                del self._left_at_s[folder]
+                # Safe though the user may change what is in it meanwhile: links are not followed.
+                shutil.rmtree(folder, ignore_errors=True)
+
+    def _size(self) -> int:
+        """What is in it, and what the node has beyond the floor; never more than was allowed."""
+        used = 0
+        if self.ramdisk.is_mount():
+            disk = os.statvfs(self.ramdisk)
+            used = (disk.f_blocks - disk.f_bfree) * disk.f_frsize
+        spare = max(0, _available_bytes() - self.floor_bytes)
+        # Never 0, which would mean without a limit, and never less than it holds.
+        return max(used + os.sysconf("SC_PAGESIZE"), min(used + spare, self.room_bytes))
+
+
+def _name(seat: Seat) -> str:
+    """Numbers of jobs may come again; with the token they are one submission's."""
+    return f"{seat.job_id}-{seat.token}"
+
+
+def _make_for(folder: Path, uid: int) -> None:
+    """A folder that only its user may look into."""
+    try:
+        folder.mkdir(mode=0o700)
+    except FileExistsError:
+        there = folder.lstat()
+        if there.st_uid != uid:
+            raise PermissionError(f"{folder} belongs to uid {there.st_uid}, not {uid}") from None
+        return
+    if os.geteuid() == 0:
+        os.chown(folder, uid, -1, follow_symlinks=False)
+
+
+def _as_user(uid: int) -> dict[str, int | list[int]]:
+    if os.geteuid() != 0:
+        return {}
+    try:
+        group = pwd.getpwuid(uid).pw_gid
+    except KeyError:
+        group = uid
+    return {"user": uid, "group": group, "extra_groups": []}
+
+
+def _python_for_all() -> str:
+    """Ours, unless it is in a folder that users may not enter."""
+    ours = Path(sys.executable)
+    ways = {*ours.parents, *ours.resolve().parents}
+    open_to_all = all(one.stat().st_mode & stat.S_IXOTH for one in ways)
+    return str(ours) if open_to_all or not Path(_SYSTEM_PYTHON).exists() else _SYSTEM_PYTHON
+
+
+def _outcome(job_id: int, carrier: subprocess.Popen[str]) -> Carried:
+    out, err = carrier.communicate()
+    if carrier.returncode:
+        problem = err.strip()[-300:] or f"the carrier ended with {carrier.returncode}"
+        _log.warning("the checkpoint of job %d was not carried: %s", job_id, problem)
+        return Carried(job_id, problem=problem)
+    told = json.loads(out)
+    return Carried(job_id, int(told["bytes"]), float(told["seconds"]))
+
+
+def _available_bytes() -> int:
+    for line in Path("/proc/meminfo").read_text().splitlines():
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) << 10
+    return 0

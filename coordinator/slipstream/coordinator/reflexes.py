@@ -1,0 +1,296 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The node machine at work: seats, pages and NVML go in, what each job may use comes out.
+
+It decides in every mode. Only in `enforce` does anything reach a page; else the log says what would
+have been done.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
+
+from slipstream.core.classes import JobClass, Mode
+from slipstream.core.classes import Role as CoreRole
+from slipstream.core.node import events
+from slipstream.core.node.commands import Park, SetCap, SetShare, Unpark
+from slipstream.core.node.events import NodeJob, Standing
+from slipstream.core.node.machine import NodeMachine
+from slipstream.wire.control_block import Phase, Request, Role
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from slipstream.coordinator.blocks import Block
+    from slipstream.coordinator.gpus import GpuSample
+    from slipstream.coordinator.joining import Owner
+    from slipstream.coordinator.seats import Seat
+    from slipstream.coordinator.tenants import Tenant
+    from slipstream.core.node.commands import NodeCommand
+    from slipstream.core.node.events import NodeEvent
+    from slipstream.core.node.pulse import Guarantee
+    from slipstream.core.node.rules import NodeRules
+
+_log = logging.getLogger(__name__)
+
+_MIB: Final = 1 << 20
+_HURRY_S: Final = 5.0
+"""How long a job may take to the boundary it was hurried to before that is given up."""
+_AWAY: Final = (Phase.PARKED, Phase.PAUSED)
+_BUSY: Final = frozenset(Phase) - {
+    *(Phase.UNCLAIMED, Phase.IMPORTING, Phase.LOADING, Phase.ENDED),
+}
+_CLASSES: Final = {str(one): one for one in JobClass}
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What a job is to be told."""
+
+    share_pct: int = 100
+    cap_bytes: int = 0
+    parked: bool = False
+    hurried_until_s: float = 0.0
+    """Its cap cannot wait: it is stopped at its next boundary, for a moment."""
+
+
+FREE: Final = Wanted()
+
+
+class Reflexes:
+    """One node's machine, its events made of what the coordinator sees."""
+
+    def __init__(self, mode: Mode, rules: NodeRules | None = None) -> None:
+        self.mode = mode
+        self.machine = NodeMachine(rules)
+        self.commands: Counter[tuple[str, str]] = Counter()
+        """How many there were, by kind and reason."""
+        self._wanted: dict[int, Wanted] = {}
+        self._jobs: dict[int, NodeJob] = {}
+        self._gpus: dict[str, int] = {}
+        self._reported: dict[int, events.JobReported] = {}
+
+    @property
+    def hurries(self) -> bool:
+        """Whether somebody waits for a job to park or to come to its boundary."""
+        return any(
+            one.hurried_until_s or (one.parked and not self._is_away(job))
+            for job, one in self._wanted.items()
+        )
+
+    def wanted(self, job_id: int) -> Wanted:
+        """What a job is to be told; nothing but in `enforce`."""
+        return self._wanted.get(job_id, FREE) if self.mode is Mode.ENFORCE else FREE
+
+    def would_be(self, job_id: int) -> Wanted:
+        """What it is to be told, or would be."""
+        return self._wanted.get(job_id, FREE)
+
+    def guarantees(self) -> list[Guarantee]:
+        """What owners lost to guests; only where guests did as they were told."""
+        return self.machine.guarantees() if self.mode is Mode.ENFORCE else []
+
+    def told(self, job_id: int) -> dict[str, Any]:
+        """What the scheduler hears of a job beside how far it is."""
+        if job_id not in self.machine.jobs:
+            return {}
+        wanted = self.would_be(job_id)
+        found: dict[str, Any] = {
+            "share_pct": 0 if wanted.parked else wanted.share_pct,
+            "cap_mib": wanted.cap_bytes // _MIB,
+            "node_reason": str(self.machine.why(job_id)),
+        }
+        for one in self.guarantees():
+            if one.job_id == job_id:
+                found["guarantee"] = {
+                    "guaranteed": one.guaranteed,
+                    "alone_ms": round(one.baseline_ms, 3),
+                    "slowdown_pct": round(one.slowdown_pct, 2),
+                    "error_pct": round(one.error_pct, 2),
+                }
+        return found
+
+    # --- in -------------------------------------------------------------------------------------
+
+    def seated(self, at_s: float, gpus: Iterable[GpuSample], jobs: Iterable[NodeJob]) -> None:
+        """Who is here now, and on which GPUs."""
+        there = {gpu.uuid: gpu.memory_mib for gpu in gpus}
+        for uuid in sorted(self._gpus.keys() - there.keys()):
+            self._tell(events.GpuLost(at_s, uuid))
+        for uuid, memory_mib in there.items():
+            if self._gpus.get(uuid) != memory_mib:
+                self._tell(events.GpuFound(at_s, uuid, memory_mib))
+        self._gpus = there
+        now = {job.job_id: job for job in jobs}
+        for job_id in sorted(self._jobs.keys() - now.keys()):
+            self._wanted.pop(job_id, None)
+            self._reported.pop(job_id, None)
+            self._tell(events.JobLeft(at_s, job_id))
+        before, self._jobs = self._jobs, now
+        for job_id in sorted(now):
+            if before.get(job_id) != now[job_id]:
+                self._tell(events.JobArrived(at_s, now[job_id]))
+
+    def heard(
+        self, at_s: float, pages: Mapping[int, Sequence[Block]], gpus: Sequence[GpuSample]
+    ) -> None:
+        """How far everybody is; what has not changed is not told."""
+        for job_id in self._jobs:
+            told = report(at_s, job_id, pages.get(job_id, ()), gpus)
+            before = self._reported.get(job_id)
+            if before is None or replace(before, at_s=at_s) != told:
+                self._reported[job_id] = told
+                self._tell(told)
+            self._calm(at_s, job_id, pages.get(job_id, ()))
+        due_s = self.machine.wakes_at_s()
+        if due_s is not None and due_s <= at_s:
+            self._tell(events.TimerFired(at_s))
+
+    def _calm(self, at_s: float, job_id: int, pages: Sequence[Block]) -> None:
+        """A job that was hurried to its boundary is there, or was given time enough."""
+        wanted = self._wanted.get(job_id, FREE)
+        if not wanted.hurried_until_s:
+            return
+        busy = [page for page in pages if page.progress.phase in _BUSY]
+        stands = all(page.progress.phase in _AWAY and heard_all(page) for page in busy)
+        if stands or at_s >= wanted.hurried_until_s:
+            self._wanted[job_id] = replace(wanted, hurried_until_s=0.0)
+
+    def _is_away(self, job_id: int) -> bool:
+        told = self._reported.get(job_id)
+        return told is not None and told.standing is Standing.PARKED
+
+    # --- out ------------------------------------------------------------------------------------
+
+    def _tell(self, event: NodeEvent) -> None:
+        for command in self.machine.handle(event):
+            self._take(command, event.at_s)
+
+    def _take(self, command: NodeCommand, at_s: float) -> None:
+        before = self._wanted.get(command.job_id, FREE)
+        match command:
+            case SetShare():
+                after = replace(before, share_pct=command.share_pct)
+            case SetCap():
+                until_s = at_s + _HURRY_S if command.at_once else before.hurried_until_s
+                after = replace(before, cap_bytes=command.cap_mib * _MIB, hurried_until_s=until_s)
+            case Park():
+                after = replace(before, parked=True)
+            case Unpark():
+                after = replace(before, parked=False)
+        self._wanted[command.job_id] = after
+        kind = type(command).__name__.lower()
+        self.commands[kind, str(command.reason)] += 1
+        said = "" if self.mode is Mode.ENFORCE else "would be: "
+        level = logging.INFO if isinstance(command, Park | Unpark) else logging.DEBUG
+        _log.log(level, "%s%s", said, command)
+
+
+def node_jobs(
+    seats: Mapping[int, Seat],
+    tenants: Mapping[int, Tenant],
+    owned: Mapping[str, Owner],
+    *,
+    hooked: Iterable[int],
+) -> list[NodeJob]:
+    """The jobs of a node as its machine knows them.
+
+    An owner without hooks that takes guests all the same, as the site says, cannot be protected
+    and is left out.
+    """
+    attached = set(hooked)
+    held: dict[int, list[str]] = {}
+    takes: dict[int, bool] = {}
+    for uuid, owner in sorted(owned.items()):
+        held.setdefault(owner.job_id, []).append(uuid)
+        takes[owner.job_id] = owner.takes_guests
+    found = []
+    for job_id, uuids in held.items():
+        is_hooked = takes[job_id] and job_id in attached
+        if is_hooked or not takes[job_id]:
+            job_class = _class_of(seats.get(job_id), JobClass.GUARANTEED)
+            found.append(
+                _job(job_id, job_class, CoreRole.OWNER, uuids, is_hooked, tenants.get(job_id))
+            )
+    for job_id, seat in seats.items():
+        if seat.role == Role.GUEST and seat.tasks and seat.gpu_uuids and job_id not in held:
+            job_class = _class_of(seat, JobClass.OPPORTUNISTIC)
+            # One that takes turns is held before it has attached its hooks.
+            found.append(
+                _job(
+                    *(job_id, job_class, CoreRole.GUEST, seat.gpu_uuids, True),
+                    tenants.get(job_id),
+                )
+            )
+    return found
+
+
+def _job(
+    job_id: int,
+    job_class: JobClass,
+    role: CoreRole,
+    uuids: Sequence[str],
+    is_hooked: bool,  # noqa: FBT001 (the same)
+    tenant: Tenant | None,
+) -> NodeJob:
+    weight = tenant.carrier.get("weight", "") if tenant else ""
+    return NodeJob(
+        job_id=job_id,
+        job_class=job_class,
+        role=role,
+        gpus=tuple(uuids),
+        hooked=is_hooked,
+        weight=min(16, max(1, int(weight))) if weight.isdigit() else 1,
+    )
+
+
+def _class_of(seat: Seat | None, default: JobClass) -> JobClass:
+    return _CLASSES.get(seat.class_name, default) if seat else default
+
+
+def report(
+    at_s: float, job_id: int, pages: Sequence[Block], gpus: Sequence[GpuSample]
+) -> events.JobReported:
+    """A job as its slowest process that trains says; users may write anything into their pages."""
+    busy = [page for page in pages if page.progress.phase in _BUSY]
+    if not busy:
+        return events.JobReported(at_s=at_s, job_id=job_id, standing=Standing.LOADING)
+    slowest = min(busy, key=lambda page: page.progress.minibatches).progress
+    away_ns = slowest.saving_ns + slowest.baton_waited_ns + slowest.parked_ns + slowest.paused_ns
+    pids = {page.progress.pid for page in busy}
+    held = [sum(mib for pid, mib in gpu.processes if pid in pids) for gpu in gpus]
+    return events.JobReported(
+        at_s=at_s,
+        job_id=job_id,
+        standing=_standing(busy),
+        minibatches=slowest.minibatches,
+        boundary_at_s=slowest.last_boundary_ns / 1e9,
+        away_s=away_ns / 1e9,
+        memory_mib=max(held, default=0),
+        spilled_mib=max(page.progress.away_bytes for page in busy) // _MIB,
+    )
+
+
+def _standing(busy: Sequence[Block]) -> Standing:
+    """Off the GPU counts only what has heard the latest: who was just called back may be late."""
+    told = [page.progress for page in busy]
+    if all(_is_off(page) for page in busy):
+        return Standing.PARKED
+    if all(one.phase in _AWAY for one in told):
+        return Standing.STILL
+    return Standing.TRAINING if min(one.minibatches for one in told) else Standing.LOADING
+
+
+def _is_off(page: Block) -> bool:
+    told = page.progress
+    held_before_use = told.phase == Phase.PAUSED and not told.minibatches
+    # One that could not be parked stands still with its memory: nothing more can be had of it.
+    off = told.phase == Phase.PARKED or page.directive.request == Request.PARK
+    return told.phase in _AWAY and (off or held_before_use) and heard_all(page)
+
+
+def heard_all(page: Block) -> bool:
+    """Whether the process has read what it was last asked for."""
+    return page.progress.directive_epoch == page.directive.epoch

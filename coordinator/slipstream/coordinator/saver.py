@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Saving a job when the scheduler asks for it: at the next boundary, and carried from the node."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from slipstream.wire.control_block import Capability
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from typing import Any
+
+    from slipstream.coordinator.daemon import Coordinator
+    from slipstream.wire.control_block import Progress
+
+
+class Saver:
+    """What is being saved, and for which question of the scheduler's."""
+
+    def __init__(self, coordinator: Coordinator) -> None:
+        self._coordinator = coordinator
+        self._numbers: dict[int, int] = {}
+        self._answers: list[dict[str, Any]] = []
+
+    def save(self, job_id: int, number: int) -> None:
+        """Ask a job to save itself, and carry that; the answer is in `told`."""
+        node = self._coordinator
+        seat = node.seats.get(job_id)
+        if job_id in self._numbers:
+            self._numbers[job_id] = number  # asked again after a restart: one answer will do
+        elif seat is None:
+            self._answer(job_id, number, problem="it is not on this node")
+        elif not restorable(node.progress().get(job_id, ())):
+            self._answer(job_id, number, problem="its training cannot be restored")
+        elif not node.settings.durable_dir:
+            self._answer(job_id, number, problem="this node knows no shared filesystem")
+        elif not node.checkpoints.carry(seat):
+            self._answer(job_id, number, problem="nobody could be started to carry it")
+        else:
+            self._numbers[job_id] = number
+            node.orders.saving.add(job_id)
+
+    def told(self) -> list[dict[str, Any]]:
+        """What the scheduler has to know since the last time."""
+        for one in self._coordinator.checkpoints.carried():
+            self._coordinator.orders.saving.discard(one.job_id)
+            number = self._numbers.pop(one.job_id, None)
+            if number is not None:
+                self._answer(
+                    one.job_id,
+                    number,
+                    problem=one.problem,
+                    bytes_carried=one.bytes_carried,
+                    seconds=one.seconds,
+                )
+        answers, self._answers = self._answers, []
+        return answers
+
+    def keep(self, told: dict[str, Any]) -> None:
+        """Nobody took it: tell it again."""
+        self._answers.append(told)
+
+    def _answer(self, job_id: int, number: int, **more: object) -> None:
+        saved = {"job_id": job_id, "number": number, **more}
+        node = self._coordinator.settings.node
+        self._answers.append({"v": 1, "node": node, "at_s": time.time(), "saved": saved})
+
+
+def restorable(pages: Iterable[Progress]) -> bool:
+    """Whether all processes of a job that train can be saved, and there is one."""
+    training = [page for page in pages if page.minibatches]
+    return bool(training) and all(Capability.RESTORABLE in page.capabilities for page in training)

@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A move of a job to other nodes, as the machine keeps it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+class Stage(StrEnum):
+    """How far a move has come."""
+
+    SAVING = "saving"
+    LEAVING = "leaving"
+    PLACING = "placing"
+    RESTORING = "restoring"
+
+
+PATIENCE_S: Final[Mapping[Stage, float]] = {
+    Stage.SAVING: 90.0,
+    Stage.LEAVING: 60.0,
+    Stage.PLACING: 60.0,
+    Stage.RESTORING: 180.0,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Move:
+    """One move under way. `number` fences it: what is told of an earlier one does not count."""
+
+    key: str
+    token: str
+    job_id: str
+    """What its node knows it by."""
+    number: int
+    origin: tuple[str, ...]
+    target: tuple[str, ...]
+    stage: Stage = Stage.SAVING
+    asked_at_s: float
+    since_s: float
+
+    def at(self, stage: Stage, at_s: float) -> Move:
+        """In the next stage."""
+        return replace(self, stage=stage, since_s=at_s)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Left:
+    """When a job last left nodes by a move of ours, so that it is left alone for a while."""
+
+    number: int
+    at_s: float
+    nodes: tuple[str, ...]

@@ -1,0 +1,187 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Moving a job to other nodes: a saga of four stages, each with a deadline and a way back. Pure.
+
+    saving     its node saves it and carries that to the shared filesystem
+    leaving    Slurm requeues it; until it completes no more
+    placing    it waits for its new nodes, required by advice, which expires
+    restoring  it runs there, until its first mini-batch
+
+Up to the requeue every failure leaves the job running as it was. After it the job is Slurm's like
+any other: it starts anywhere, from the copy that was carried.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from slipstream.core.commands import Requeue, Save, Start
+from slipstream.core.moves import PATIENCE_S, Left, Move, Stage
+from slipstream.core.placement import need_of, place
+from slipstream.core.reasons import Reason
+from slipstream.core.records import Phase
+
+if TYPE_CHECKING:
+    from slipstream.core.commands import Command
+    from slipstream.core.events import JobSaved, MoveAsked, NodeReported
+    from slipstream.core.placement import Field, Placement
+    from slipstream.core.records import JobRecord
+    from slipstream.core.state import State
+
+BETWEEN_MOVES_S: Final = 600.0
+"""SEEDS: a job moves at most once in ten minutes."""
+STANDS_S: Final = 60.0
+"""Requeues of one job are at least so far apart, whoever asks."""
+
+
+def target_for(  # noqa: PLR0911 (one for each way a job does not move)
+    state: State, field: Field, key: str, nodes: tuple[str, ...], at_s: float, *, forced: bool
+) -> Placement | Reason:
+    """Where a job would move to, or why it does not. Without `nodes` the best other ones."""
+    record = state.jobs.get(key)
+    if record is None or record.phase is not Phase.RUNNING or record.sight is None:
+        return Reason.MOVES_ONLY_RUNNING
+    if not record.token:
+        return Reason.LEFT_TO_SLURM
+    if key in state.moves:
+        return Reason.MOVING
+    if len(record.sight.nodes) != 1:
+        return Reason.MOVES_ONE_NODE_ONLY
+    if not _is_restorable(state, record):
+        return Reason.NOT_RESTORABLE
+    left = state.left.get(key)
+    if left and at_s - left.at_s < (STANDS_S if forced else BETWEEN_MOVES_S):
+        return Reason.MOVED_LATELY
+    need = need_of(state.requests[record.token])
+    if need is None:
+        return Reason.SHAPE_NOT_HANDLED
+    away = (*record.sight.nodes, *(left.nodes if left else ()))
+    return place(replace(need, only_nodes=nodes, excluded_nodes=away), field)
+
+
+def begin(state: State, event: MoveAsked, found: Placement) -> list[Command]:
+    """Ask the job's node to save it."""
+    record = state.jobs[event.key]
+    assert record.sight is not None  # noqa: S101 (target_for has looked)
+    left = state.left.get(event.key)
+    move = Move(
+        key=event.key,
+        token=record.token,
+        job_id=str(record.sight.number),
+        number=left.number + 1 if left else 1,
+        origin=record.sight.nodes,
+        target=found.nodes,
+        asked_at_s=event.at_s,
+        since_s=event.at_s,
+    )
+    state.moves[move.key] = move
+    _tell(state, move.key, event.at_s, f"moves to {','.join(move.target)}: {event.why}")
+    return [Save(move.token, move.job_id, move.origin[0], move.number)]
+
+
+def saved(state: State, event: JobSaved) -> list[Command]:
+    """It is on the shared filesystem, or it could not be."""
+    move = next((one for one in state.moves.values() if one.job_id == event.job_id), None)
+    if move is None or move.stage is not Stage.SAVING or move.number != event.number:
+        return []
+    record = state.jobs.get(move.key)
+    if event.problem or record is None or record.phase is not Phase.RUNNING:
+        why = event.problem or "it runs no more"
+        _end(state, move, event.at_s, f"stays, it could not be saved: {why}")
+        return []
+    state.moves[move.key] = move.at(Stage.LEAVING, event.at_s)
+    state.left[move.key] = Left(number=move.number, at_s=event.at_s, nodes=move.origin)
+    size = event.bytes_carried / 1e6
+    _tell(state, move.key, event.at_s, f"saved, {size:.0f} MB in {event.seconds:.1f} s: requeued")
+    return [Requeue(move.token, move.key, move.number)]
+
+
+def seen(state: State, record: JobRecord, at_s: float) -> None:
+    """Slurm shows the job: go on from where it is."""
+    move = state.moves.get(record.key)
+    if move is None:
+        return
+    if record.phase is Phase.ENDED:
+        _end(state, move, at_s, "its move ends with it")
+        return
+    left_behind = move.stage in (Stage.LEAVING, Stage.PLACING)
+    if record.phase is Phase.RUNNING and left_behind and record.sight:
+        if record.sight.nodes == move.origin and move.stage is Stage.LEAVING:
+            return  # not requeued yet, or refused: the deadline tells
+        if record.sight.nodes == move.target:
+            state.moves[move.key] = move.at(Stage.RESTORING, at_s)
+        else:
+            where = ",".join(record.sight.nodes)
+            _end(state, move, at_s, f"Slurm started it on {where} instead")
+
+
+def starts(state: State, at_s: float) -> list[Command]:
+    """Let those that have left start: their nodes are required by now.
+
+    A start told while a job still completes is forgotten by Slurm.
+    """
+    commands: list[Command] = []
+    for move in list(state.moves.values()):
+        record = state.jobs.get(move.key)
+        if move.stage is Stage.LEAVING and record and record.phase is Phase.WAITING:
+            state.moves[move.key] = move.at(Stage.PLACING, at_s)
+            commands.append(Start(move.token, move.key, move.number, move.target))
+    return commands
+
+
+def reported(state: State, report: NodeReported) -> None:
+    """A node tells of trainings: one that was restored trains again."""
+    for move in list(state.moves.values()):
+        if move.stage is not Stage.RESTORING or report.node not in move.target:
+            continue
+        for job in report.jobs:
+            if job.ref == move.job_id and job.minibatch and report.at_s > move.since_s:
+                took_s = report.at_s - move.asked_at_s
+                _end(state, move, report.at_s, f"moved, {took_s:.1f} s in all")
+
+
+def refused(state: State, token: str, text: str, at_s: float) -> None:
+    """Slurm or the node would not: before it has left nothing has happened."""
+    for move in list(state.moves.values()):
+        if move.token == token and move.stage in (Stage.SAVING, Stage.LEAVING):
+            _end(state, move, at_s, f"stays: {text}")
+
+
+def overdue(state: State, at_s: float) -> None:
+    """Stages that took too long: before the requeue it stays, after it Slurm starts it anywhere."""
+    late = [one for one in state.moves.values() if due_at_s(one) <= at_s]
+    texts = {
+        Stage.SAVING: "stays: it was not saved in time",
+        Stage.LEAVING: "its move is given up: it did not leave in time",
+        Stage.PLACING: "its new nodes did not take it in time: Slurm starts it anywhere",
+        Stage.RESTORING: "moved, but has not told of a mini-batch since",
+    }
+    for move in late:
+        _end(state, move, at_s, texts[move.stage])
+
+
+def due_at_s(move: Move) -> float:
+    """When the present stage has taken too long."""
+    return move.since_s + PATIENCE_S[move.stage]
+
+
+def _end(state: State, move: Move, at_s: float, text: str) -> None:
+    state.moves.pop(move.key, None)
+    _tell(state, move.key, at_s, text)
+
+
+def _tell(state: State, key: str, at_s: float, text: str) -> None:
+    if record := state.jobs.get(key):
+        state.put(record.noted(at_s, text))
+
+
+def _is_restorable(state: State, record: JobRecord) -> bool:
+    """Whether its node says so of every process of it."""
+    assert record.sight is not None  # noqa: S101 (target_for has looked)
+    reports = [state.reports[name] for name in record.sight.nodes if name in state.reports]
+    told = [job for report in reports for job in report.jobs if job.ref == str(record.sight.number)]
+    return (
+        len(reports) == len(record.sight.nodes)
+        and bool(told)
+        and all(job.restorable for job in told)
+    )

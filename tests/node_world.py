@@ -1,0 +1,199 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A node in virtual time for the tests of the node machine: jobs, and what guests cost an owner."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from slipstream.core.classes import JobClass, Role
+from slipstream.core.node.commands import Park, SetCap, SetShare, Unpark
+from slipstream.core.node.events import (
+    GpuFound,
+    JobArrived,
+    JobLeft,
+    JobReported,
+    NodeJob,
+    Standing,
+    TimerFired,
+)
+from slipstream.core.node.machine import NodeMachine
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from slipstream.core.node.commands import NodeCommand
+    from slipstream.core.node.events import NodeEvent
+    from slipstream.core.node.rules import NodeRules
+
+GIB = 1024
+DEVICE_MIB = 16 * GIB
+
+
+def owner(job_id: int = 1, *gpus: str, job_class: JobClass = JobClass.GUARANTEED) -> NodeJob:
+    """A job that holds the GPU."""
+    return NodeJob(job_id=job_id, job_class=job_class, role=Role.OWNER, gpus=gpus or ("a",))
+
+
+def guest(job_id: int, *gpus: str, memory_mib: int = 0) -> NodeJob:
+    """A job that rides along."""
+    return NodeJob(
+        job_id=job_id,
+        job_class=JobClass.OPPORTUNISTIC,
+        role=Role.GUEST,
+        gpus=gpus or ("a",),
+        memory_mib=memory_mib,
+    )
+
+
+def shared(job_id: int, *gpus: str, weight: int = 1, priority: int = 0) -> NodeJob:
+    """A job that takes turns."""
+    return NodeJob(
+        job_id=job_id,
+        job_class=JobClass.SHARED,
+        role=Role.GUEST,
+        gpus=gpus or ("a",),
+        weight=weight,
+        priority=priority,
+    )
+
+
+@dataclass
+class Body:
+    """A job as it really is."""
+
+    job: NodeJob
+    alone_s: float = 0.03
+    memory_mib: int = GIB
+    spilled_mib: int = 0
+    park_s: float = 0.05
+    """How long it takes to park, once asked."""
+    loading_s: float = 0.0
+    share_pct: int = 100
+    cap_mib: int = 0
+    done: float = 0.0
+    boundary_s: float = 0.0
+    away_s: float = 0.0
+    asked_to_park_s: float | None = None
+    parked: bool = False
+    ran_s: float = 0.0
+
+
+def no_cost(_share_pct: float) -> float:
+    """Guests that an owner never feels."""
+    return 0.0
+
+
+@dataclass
+class World:
+    """A machine and the jobs it decides about, in ticks of 100 ms."""
+
+    rules: NodeRules | None = None
+    cost: Callable[[float], float] = no_cost
+    """By how much of itself an owner's mini-batch gets longer when guests have so much."""
+    now_s: float = 0.0
+    tick_s: float = 0.1
+    bodies: dict[int, Body] = field(default_factory=dict)
+    commands: list[tuple[float, NodeCommand]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.machine = NodeMachine(self.rules)
+
+    def gpus(self, *names: str, memory_mib: int = DEVICE_MIB) -> World:
+        """So many GPUs."""
+        for name in names:
+            self.tell(GpuFound(self.now_s, name, memory_mib))
+        return self
+
+    def arrive(self, job: NodeJob, **how: float) -> Body:
+        """A job takes its seat."""
+        body = self.bodies[job.job_id] = Body(job, boundary_s=self.now_s, **how)  # type: ignore[arg-type]  # numbers of either kind
+        body.loading_s += self.now_s
+        self.tell(JobArrived(self.now_s, job))
+        return body
+
+    def leave(self, job_id: int) -> None:
+        """It ends."""
+        del self.bodies[job_id]
+        self.tell(JobLeft(self.now_s, job_id))
+
+    def tell(self, event: NodeEvent) -> list[NodeCommand]:
+        """One event, and what follows from it."""
+        said = self.machine.handle(event)
+        for command in said:
+            self.commands.append((self.now_s, command))
+            self._obey(command)
+        return said
+
+    def run(self, seconds: float) -> World:
+        """Let time pass."""
+        for _ in range(round(seconds / self.tick_s)):
+            self.now_s = round(self.now_s + self.tick_s, 6)
+            for body in self.bodies.values():
+                self._train(body)
+            for body in list(self.bodies.values()):
+                self.tell(self._report(body))
+            due = self.machine.wakes_at_s()
+            if due is not None and due <= self.now_s:
+                self.tell(TimerFired(self.now_s))
+        return self
+
+    def share(self, job_id: int) -> int:
+        """What a job was last told."""
+        return self.bodies[job_id].share_pct
+
+    def guests_pct(self, gpu: str) -> float:
+        """What all guests of a GPU have together."""
+        riders = self.machine.gpus[gpu].riders
+        return sum(self.bodies[one].share_pct for one in riders)
+
+    def _obey(self, command: NodeCommand) -> None:
+        body = self.bodies[command.job_id]
+        match command:
+            case SetShare():
+                body.share_pct = command.share_pct
+            case SetCap():
+                body.cap_mib = command.cap_mib
+            case Park():
+                body.asked_to_park_s = self.now_s
+            case Unpark():
+                body.asked_to_park_s = None
+                body.parked = False
+
+    def _train(self, body: Body) -> None:
+        asked = body.asked_to_park_s
+        if asked is not None and not body.parked and self.now_s - asked >= body.park_s:
+            body.parked = True
+        if body.parked:
+            body.away_s += self.tick_s
+            return
+        if self.now_s < body.loading_s:
+            return
+        body.ran_s += self.tick_s
+        gpus = [self.machine.gpus[name] for name in body.job.gpus]
+        protected = all(gpu.protected == body.job.job_id for gpu in gpus)
+        if protected:
+            load_pct = max(self.guests_pct(gpu.uuid) for gpu in gpus)
+            pace = 1 + self.cost(load_pct)
+        else:
+            pace = 100 / body.share_pct if body.share_pct else float("inf")
+        before = int(body.done)
+        body.done += self.tick_s / (body.alone_s * pace)
+        if int(body.done) > before:
+            body.boundary_s = self.now_s - (body.done % 1) * body.alone_s * pace
+
+    def _report(self, body: Body) -> JobReported:
+        standing = Standing.PARKED if body.parked else Standing.TRAINING
+        if self.now_s < body.loading_s:
+            held = body.asked_to_park_s is not None and self.now_s >= body.loading_s
+            standing = Standing.PARKED if held else Standing.LOADING
+        return JobReported(
+            at_s=self.now_s,
+            job_id=body.job.job_id,
+            standing=standing,
+            minibatches=int(body.done),
+            boundary_at_s=body.boundary_s,
+            away_s=body.away_s,
+            memory_mib=body.memory_mib,
+            spilled_mib=body.spilled_mib,
+        )

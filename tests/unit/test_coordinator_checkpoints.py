@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where trainings are saved: whose folders they are, how much fits, and what outlives the node."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from checkpoint_rig import FIRST, SECOND, saved
+from coordinator_rig import coordinated_node
+from slipstream.coordinator.checkpoints import Carried, Checkpoints
+from slipstream.coordinator.seats import Seat
+from slipstream.torch_hooks.checkpoint import generations
+from slipstream.wire.control_block import Role
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = pytest.mark.unit
+
+ROOM = 64 << 20
+NOBODY = 65534
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount and give away")
+
+
+def seat(uid: int | None = None, job: int = 7) -> Seat:
+    """A job with a task here."""
+    return Seat(job, os.geteuid() if uid is None else uid, Role.OWNER, "shared", "t1")
+
+
+@pytest.fixture
+def store() -> Iterator[Checkpoints]:
+    """A ramdisk of its own and a shared filesystem, in a folder that any user may enter."""
+    with tempfile.TemporaryDirectory(prefix="slipstream-test-", dir="/dev/shm") as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        (folder / "shared").mkdir()
+        (folder / "shared").chmod(0o1777)
+        one = Checkpoints(folder / "ramdisk", folder / "shared", floor_bytes=0, room_bytes=ROOM)
+        one.prepare()
+        yield one
+        subprocess.run(["umount", one.ramdisk], check=False, stderr=subprocess.DEVNULL)
+
+
+def ended(store: Checkpoints) -> list[Carried]:
+    """Wait for the carriers."""
+    deadline_s = time.monotonic() + 60
+    while not (done := store.carried()):
+        assert time.monotonic() < deadline_s
+        time.sleep(0.02)
+    return done
+
+
+@needs_root
+def test_the_ramdisk_is_no_larger_than_allowed(store: Checkpoints) -> None:
+    """A file that does not fit is refused before a byte of it is written; twice is once."""
+    folder = Path(store.environment(seat())["SLIPSTREAM_CHECKPOINT_DIR"])
+    with (folder / "large").open("wb") as file, pytest.raises(OSError, match="No space"):
+        os.posix_fallocate(file.fileno(), 0, 2 * ROOM)
+    store.prepare()
+    assert Path("/proc/mounts").read_text().count(str(store.ramdisk)) == 1
+
+
+@needs_root
+def test_the_ramdisk_shrinks_to_what_it_holds_when_memory_is_short(store: Checkpoints) -> None:
+    """What was saved stays; nothing more can be."""
+    folder = Path(store.environment(seat())["SLIPSTREAM_CHECKPOINT_DIR"])
+    (folder / "state").write_bytes(b"x" * (8 << 20))
+    store.floor_bytes = 1 << 60
+    store.fit()
+    assert (folder / "state").stat().st_size == 8 << 20
+    with pytest.raises(OSError, match="No space"):
+        (folder / "more").write_bytes(b"x" * (1 << 20))
+    store.floor_bytes = 0
+    store.fit()
+    (folder / "more").write_bytes(b"x" * (1 << 20))
+
+
+@needs_root
+def test_a_folder_is_its_users_alone(store: Checkpoints) -> None:
+    """And a job that says it is another's gets none."""
+    folder = Path(store.environment(seat(NOBODY))["SLIPSTREAM_CHECKPOINT_DIR"])
+    assert (folder.stat().st_uid, folder.stat().st_mode & 0o777) == (NOBODY, 0o700)
+    assert store.environment(seat(NOBODY)) == store.environment(seat(NOBODY))
+    assert store.environment(seat(1)) == {}
+
+
+@needs_root
+def test_what_is_saved_is_carried_as_the_user(store: Checkpoints) -> None:
+    """To a folder of the user's below one that anybody may write to."""
+    told = store.environment(seat(NOBODY))
+    folder = Path(told["SLIPSTREAM_CHECKPOINT_DIR"])
+    saved(folder, FIRST)
+    for path in [*folder.rglob("*"), folder]:
+        os.chown(path, NOBODY, NOBODY)
+    assert store.carry(seat(NOBODY))
+    assert not store.carry(seat(NOBODY)), "one at a time"
+    (done,) = ended(store)
+    assert (done.job_id, done.problem) == (7, "")
+    assert done.bytes_carried > 0
+    there = Path(told["SLIPSTREAM_DURABLE_DIR"])
+    assert generations.complete(there) == [FIRST]
+    assert {path.stat().st_uid for path in [there, *there.rglob("*")]} == {NOBODY}
+
+
+def test_a_folder_that_somebody_else_prepared_is_not_used(store: Checkpoints) -> None:
+    """Anybody may write to it: what is there could be anybody's."""
+    told = store.environment(seat())
+    saved(Path(told["SLIPSTREAM_CHECKPOINT_DIR"]), SECOND)
+    trap = Path(told["SLIPSTREAM_DURABLE_DIR"]).parent
+    trap.mkdir()
+    trap.chmod(0o777)
+    assert store.carry(seat())
+    (done,) = ended(store)
+    assert "is not ours alone" in done.problem
+    assert list(trap.glob("*/*")) == []
+
+
+def test_what_jobs_left_is_removed_after_a_while(store: Checkpoints) -> None:
+    """Not what belongs to one that is here; links in it are not followed."""
+    precious = store.ramdisk.parent / "precious"
+    precious.mkdir()
+    (precious / "file").touch()
+    stays, goes = (
+        Path(store.environment(one)["SLIPSTREAM_CHECKPOINT_DIR"]) for one in (seat(), seat(job=8))
+    )
+    (goes / "link").symlink_to(precious)
+    store.sweep({7: seat()}, 0.0)
+    assert goes.is_dir()
+    store.sweep({7: seat()}, 601.0)
+    assert stays.is_dir()
+    assert not goes.exists()
+    assert (precious / "file").exists()
+
+
+def test_a_task_is_told_where_to_save(tmp_path: Path) -> None:
+    """By a coordinator that was told of a shared filesystem; the folder is there."""
+    with coordinated_node(f"--durable-dir={tmp_path}") as node:
+        answer = node.ask(job=12, role="owner", token="abc")  # noqa: S106 (no secret)
+        (line,) = [one for one in answer.splitlines() if "SLIPSTREAM_CHECKPOINT_DIR" in one]
+        folder = Path(line.partition("=")[2])
+        assert folder == node.run_dir / "checkpoints/12-abc"
+        assert folder.is_dir()
+        assert f"env SLIPSTREAM_DURABLE_DIR={tmp_path}/{os.geteuid()}/12-abc" in answer

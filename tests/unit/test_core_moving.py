@@ -1,0 +1,225 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Moving a job: each stage, its deadline and its way back."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from core_world import looked, machine, node, request, sight, token
+from slipstream.core.classes import Mode, Role, Strength
+from slipstream.core.commands import Advise, Command, Requeue, Save, Start
+from slipstream.core.events import (
+    ClusterSeen,
+    CommandRefused,
+    JobSaved,
+    ModeChanged,
+    MoveAsked,
+    NodeReported,
+    TimerFired,
+)
+from slipstream.core.machine import Machine
+from slipstream.core.moves import PATIENCE_S, Stage
+from slipstream.core.placement import Placement
+from slipstream.core.reasons import Reason
+from slipstream.core.sights import JobSight, Standing, Training
+
+pytestmark = pytest.mark.unit
+
+ASKED_AT_S = 100.0
+
+
+def running(ref: str = "5", where: str = "n1", role: Role = Role.OWNER) -> JobSight:
+    """A job with a number that its node knows it by."""
+    seen = sight(ref, request(1, role=role), Standing.RUNNING)
+    return replace(seen, number=int(ref), nodes=(where,))
+
+
+def trains(
+    where: str, at_s: float, minibatch: int = 40, *, restorable: bool = True
+) -> NodeReported:
+    """Its node tells of it."""
+    told = Training(ref="5", phase="training", minibatch=minibatch, restorable=restorable)
+    return NodeReported(at_s=at_s, node=where, jobs=(told,))
+
+
+@pytest.fixture
+def one() -> Machine:
+    """A restorable job on the first of three nodes."""
+    cluster = machine(node("n1", used=1), node("n2"), node("n3", used=4))
+    cluster.handle(looked(1.0, running()))
+    cluster.handle(trains("n1", 2.0))
+    return cluster
+
+
+def asked(*nodes: str, at_s: float = ASKED_AT_S, forced: bool = True) -> MoveAsked:
+    """An operator's wish."""
+    return MoveAsked(at_s=at_s, key="5", nodes=nodes, why="an operator asked", forced=forced)
+
+
+def saved(at_s: float = 110.0, number: int = 1, problem: str = "") -> JobSaved:
+    """What its node answers."""
+    return JobSaved(
+        at_s=at_s,
+        node="n1",
+        job_id="5",
+        number=number,
+        bytes_carried=500_000_000,
+        seconds=0.9,
+        problem=problem,
+    )
+
+
+def waiting(at_s: float) -> ClusterSeen:
+    """It has left, and Slurm will not start it for two minutes of its own."""
+    pending = sight("5", request(1), reason="BeginTime")
+    return looked(at_s, replace(pending, number=5), nodes=(node("n1"),))
+
+
+def story(cluster: Machine) -> str:
+    """What was told of the job."""
+    return "\n".join(line.text for line in cluster.state.jobs["5"].story)
+
+
+def kinds(commands: list[Command]) -> list[type]:
+    """What is to be done, in order."""
+    return [type(command) for command in commands]
+
+
+def test_from_the_wish_to_the_first_mini_batch_elsewhere(one: Machine) -> None:
+    """Save, requeue, require the new nodes, start, and it trains."""
+    assert one.handle(asked("n2")) == [Save(token(1), "5", "n1", 1)]
+    assert one.handle(saved()) == [Requeue(token(1), "5", 1)]
+    commands = one.handle(waiting(112.0))
+    assert kinds(commands) == [Advise, Start], "where before when"
+    assert isinstance(commands[0], Advise)
+    assert commands[0].advice.nodes == ("n2",)
+    assert commands[0].advice.strength is Strength.REQUIRE
+    one.handle(looked(114.0, running(where="n2")))
+    assert one.state.moves["5"].stage is Stage.RESTORING
+    one.handle(trains("n2", 118.5, minibatch=1))
+    assert one.state.moves == {}
+    assert "moved, 18.5 s in all" in story(one)
+    assert "saved, 500 MB in 0.9 s: requeued" in story(one)
+
+
+def test_without_a_wish_for_nodes_the_best_other_ones_are_taken(one: Machine) -> None:
+    """Not where it is, and not where there is no room."""
+    one.handle(asked())
+    assert one.state.moves["5"].target == ("n2",)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "reason"),
+    [(("n1",), Reason.NO_NODE_FITS), (("n3",), Reason.NO_FREE_GPU), (("nx",), Reason.NO_NODE_FITS)],
+)
+def test_nodes_that_will_not_do_are_refused(
+    one: Machine, nodes: tuple[str, ...], reason: Reason
+) -> None:
+    """Its own, a full one, one that is not there: nothing happens."""
+    assert one.where_to("5", nodes, ASKED_AT_S, forced=True) is reason
+    assert one.handle(asked(*nodes)) == []
+    assert one.state.moves == {}
+
+
+def test_what_cannot_be_restored_is_never_moved(one: Machine) -> None:
+    """Nor what nobody reports about, nor what does not run, nor what is not ours."""
+    one.handle(trains("n1", 3.0, restorable=False))
+    assert one.where_to("5", (), ASKED_AT_S, forced=True) is Reason.NOT_RESTORABLE
+    one.handle(NodeReported(at_s=4.0, node="n1"))
+    assert one.where_to("5", (), ASKED_AT_S, forced=True) is Reason.NOT_RESTORABLE
+    one.handle(waiting(5.0))
+    assert one.where_to("5", (), ASKED_AT_S, forced=True) is Reason.MOVES_ONLY_RUNNING
+    one.handle(looked(6.0, replace(running(), request=None, ref="9")))
+    assert one.where_to("9", (), ASKED_AT_S, forced=True) is Reason.LEFT_TO_SLURM
+
+
+def test_in_observe_nothing_moves(one: Machine) -> None:
+    """It says so."""
+    one.handle(ModeChanged(50.0, Mode.OBSERVE))
+    assert one.where_to("5", (), ASKED_AT_S, forced=True) is Reason.WOULD_ADVISE
+    assert one.handle(asked()) == []
+
+
+def test_one_move_at_a_time_and_not_again_at_once(one: Machine) -> None:
+    """An operator waits a minute, we wait ten."""
+    one.handle(asked())
+    assert one.where_to("5", (), ASKED_AT_S, forced=True) is Reason.MOVING
+    one.handle(saved())
+    one.handle(waiting(112.0))
+    one.handle(looked(113.0, running(where="n2"), nodes=(node("n1"), node("n2", used=1))))
+    one.handle(trains("n2", 114.0, minibatch=1))
+    assert one.where_to("5", ("n3",), 130.0, forced=True) is Reason.MOVED_LATELY
+    one.handle(looked(300.0, nodes=(node("n3"),)))
+    assert one.where_to("5", ("n3",), 300.0, forced=False) is Reason.MOVED_LATELY
+    found = one.where_to("5", ("n3",), 300.0, forced=True)
+    assert isinstance(found, Placement)
+    assert one.handle(asked("n3", at_s=300.0)) == [Save(token(1), "5", "n2", 2)], "another number"
+
+
+def test_a_job_that_could_not_be_saved_stays(one: Machine) -> None:
+    """And says why; a late answer to an earlier question counts for nothing."""
+    one.handle(asked())
+    assert one.handle(saved(number=7)) == []
+    assert one.handle(saved(problem="no room on the ramdisk")) == []
+    assert one.state.moves == {}
+    assert "stays, it could not be saved: no room on the ramdisk" in story(one)
+    assert one.handle(saved()) == []
+
+
+@pytest.mark.parametrize(
+    ("stage", "text"),
+    [
+        (Stage.SAVING, "stays: it was not saved in time"),
+        (Stage.LEAVING, "did not leave in time"),
+        (Stage.PLACING, "Slurm starts it anywhere"),
+        (Stage.RESTORING, "has not told of a mini-batch since"),
+    ],
+)
+def test_every_stage_has_an_end(one: Machine, stage: Stage, text: str) -> None:
+    """Whoever dies: the move is over by its deadline, and the machine asks to be woken for it."""
+    one.handle(asked())
+    if stage is not Stage.SAVING:
+        one.handle(saved())
+    if stage in (Stage.PLACING, Stage.RESTORING):
+        one.handle(waiting(112.0))
+    if stage is Stage.RESTORING:
+        one.handle(looked(114.0, running(where="n2")))
+    move = one.state.moves["5"]
+    assert move.stage is stage
+    due_s = move.since_s + PATIENCE_S[stage]
+    wakes_at_s = one.wakes_at_s()
+    assert wakes_at_s is not None
+    assert wakes_at_s <= due_s
+    one.handle(TimerFired(due_s))
+    assert one.state.moves == {}
+    assert text in story(one)
+
+
+def test_a_refused_requeue_leaves_it_running(one: Machine) -> None:
+    """--no-requeue, say."""
+    one.handle(asked())
+    one.handle(saved())
+    one.handle(CommandRefused(111.0, token(1), "Slurm does not requeue it"))
+    assert one.state.moves == {}
+    assert "stays: Slurm does not requeue it" in story(one)
+
+
+def test_a_job_that_slurm_put_elsewhere_is_not_waited_for(one: Machine) -> None:
+    """The advice had expired, or an admin was faster."""
+    one.handle(asked("n2"))
+    one.handle(saved())
+    one.handle(waiting(112.0))
+    one.handle(looked(114.0, running(where="n3")))
+    assert "Slurm started it on n3 instead" in story(one)
+
+
+def test_a_machine_brought_back_goes_on_with_the_move(one: Machine) -> None:
+    """From its own memory as an event."""
+    one.handle(asked("n2"))
+    one.handle(saved())
+    again = Machine()
+    again.handle(one.state.remembered(111.0))
+    assert again.state.moves == one.state.moves
+    assert kinds(again.handle(waiting(112.0))) == kinds(one.handle(waiting(112.0)))

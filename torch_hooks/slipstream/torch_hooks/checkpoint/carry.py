@@ -1,0 +1,204 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Carry the newest generation of a checkpoint to another folder, verified on the way.
+
+    python -m slipstream.torch_hooks.checkpoint.carry SOURCE TARGET [--patience-s 60]
+
+What the ramdisk holds is lost with its node; a copy on the shared filesystem is what counts. Run as
+the user whose training it is, and without torch. A training may overwrite what is being read: that
+is seen by the checksums, and there is a newer generation to carry by then. Whatever kills this
+program, the target's newest complete generation stays as it is.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import ctypes
+import json
+import mmap
+import os
+import shutil
+import sys
+import time
+import zlib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from slipstream.torch_hooks.checkpoint import checksums, generations, own
+from slipstream.torch_hooks.checkpoint.errors import CheckpointError, DamagedError
+from slipstream.torch_hooks.checkpoint.generations import Generation, Shard
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+_KEPT = 2
+_TASKS = "task-*"
+_LOOK_EVERY_S = 0.05
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Carry, and say in one line of JSON what was carried; 1 with a sentence if that failed."""
+    parser = argparse.ArgumentParser(prog="carry", description=__doc__.partition("\n")[0])
+    parser.add_argument("source", type=Path)
+    parser.add_argument("target", type=Path)
+    parser.add_argument(
+        "--patience-s",
+        type=float,
+        help="wait that long for a generation that the target has not; else none is no error",
+    )
+    told = parser.parse_args(argv)
+    began_s = time.monotonic()
+    try:
+        carried = _patiently(told.source, told.target, told.patience_s)
+    except (CheckpointError, OSError) as error:
+        sys.stderr.write(f"{type(error).__name__}: {error}\n")
+        return 1
+    seconds = round(time.monotonic() - began_s, 3)
+    print(json.dumps({"bytes": carried, "seconds": seconds}))  # noqa: T201 (its answer)
+    return 0
+
+
+def _patiently(source: Path, target: Path, patience_s: float | None) -> int:
+    """Carry; where one has to wait, a generation that is overwritten meanwhile is waited out."""
+    until_s = time.monotonic() + (patience_s or 0)
+    while True:
+        try:
+            carried = carry_all(source, target)
+        except DamagedError:
+            if time.monotonic() > until_s:
+                raise
+            carried = 0
+        if carried or patience_s is None:
+            return carried
+        if time.monotonic() > until_s:
+            raise CheckpointError(f"nothing new was saved in {source} within {patience_s:g} s")
+        time.sleep(_LOOK_EVERY_S)
+
+
+def carry_all(source: Path, target: Path) -> int:
+    """The checkpoint of a job, and those of its tasks that train apart; returns the bytes."""
+    for place in (target.parent, target):
+        place.mkdir(mode=0o700, parents=True, exist_ok=True)
+    generations.check_ours(target)
+    folders = ["", *sorted(one.name for one in source.glob(_TASKS) if one.is_dir())]
+    return sum(carry(source / name, target / name) for name in folders)
+
+
+def carry(source: Path, target: Path) -> int:
+    """What the newest generation of the source has and the target lacks; returns the bytes.
+
+    Other nodes may hold the other shards of it: each carries its own, and the last makes it whole.
+    """
+    for generation in reversed(generations.generations(source)):
+        shards = list(_shards(source / str(generation)))
+        if shards:
+            break
+    else:
+        return 0
+    target.mkdir(mode=0o700, exist_ok=True)
+    carried = sum(_carry_shard(source, target, generation, shard) for shard in shards)
+    _forget_old(target)
+    return carried
+
+
+def _shards(folder: Path) -> Iterator[Shard]:
+    for path in sorted(folder.glob("rank-*-of-*.json")):
+        _, rank, _, size = path.stem.split("-")
+        if rank.isdigit() and size.isdigit():
+            yield Shard(int(rank), int(size))
+
+
+def _carry_shard(source: Path, target: Path, generation: Generation, shard: Shard) -> int:
+    folder = target / str(generation)
+    if (folder / shard.index).exists():
+        return 0
+    index = generations.read_index(source, generation, shard)
+    folder.mkdir(mode=0o700, exist_ok=True)
+    if index["layout"] == own.LAYOUT:
+        size = _carry_own(source / str(generation), folder, index)
+    else:
+        size = _carry_storages(source / str(generation), folder, shard, index)
+    generations.write_index(folder, shard, _content(index))
+    for place in (folder / shard.index, folder, target):
+        _sync(place)
+    return size
+
+
+def _carry_storages(source: Path, target: Path, shard: Shard, index: dict[str, Any]) -> int:
+    size, expected = index["bytes"], index["checksum"]
+    checksum = checksums.named(expected["kind"])
+    with (source / shard.data).open("rb") as file:
+        if os.fstat(file.fileno()).st_size < size:
+            raise DamagedError(f"{file.name} was cut off")
+        # Read, not mapped: the training may cut the file short, and touching a hole would kill us.
+        with _draft(target / shard.data, size) as draft:
+            buffer = mmap.mmap(-1, expected["piece_bytes"])
+            address = ctypes.addressof(ctypes.c_char.from_buffer(buffer))
+            at = 0
+            for wanted in expected["pieces"]:
+                count = min(expected["piece_bytes"], size - at)
+                piece = memoryview(buffer)[:count]
+                if file.readinto(piece) != count or checksum(address, count) != wanted:
+                    raise DamagedError(f"{file.name} is not what its index says, from byte {at} on")
+                draft.write(piece)
+                at += count
+    return int(size)
+
+
+def _carry_own(source: Path, target: Path, index: dict[str, Any]) -> int:
+    """The files that a program wrote by its own means."""
+    size = 0
+    for name, wanted in index["files"].items():
+        path = target / own.FOLDER / name
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with (source / own.FOLDER / name).open("rb") as file, _draft(path, 0) as draft:
+            checksum = 0
+            while piece := file.read(checksums.PIECE_BYTES):
+                checksum = zlib.crc32(piece, checksum)
+                draft.write(piece)
+                size += len(piece)
+            if checksum != wanted:
+                raise DamagedError(f"{file.name} is not what its index says")
+    return size
+
+
+@contextlib.contextmanager
+def _draft(path: Path, size: int) -> Iterator[Any]:
+    """A file that is in its place when all of it is on the disk, and nowhere if it is not."""
+    draft = path.with_name(f".{path.name}.carried")
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
+    try:
+        with os.fdopen(os.open(draft, flags, 0o600), "wb", buffering=0) as file:
+            if size:
+                with contextlib.suppress(OSError):  # not every filesystem can; writing will tell
+                    os.posix_fallocate(file.fileno(), 0, size)
+            yield file
+            os.fsync(file.fileno())
+        draft.replace(path)
+    except BaseException:
+        draft.unlink(missing_ok=True)
+        raise
+
+
+def _forget_old(target: Path) -> None:
+    """All but the newest complete generations; what is newer than those is still being carried."""
+    kept = generations.complete(target)[-_KEPT:]
+    for generation in generations.generations(target):
+        if kept and generation < kept[0]:
+            shutil.rmtree(target / str(generation), ignore_errors=True)
+
+
+def _content(index: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in index.items() if key not in ("format", "version")}
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
