@@ -137,7 +137,11 @@ def _rate(before: Progress, after: Progress, seconds: float) -> float:
 def _measured(workload: str, home: Path) -> dict[str, Any]:
     shape = Shape(nodes=1, gpus_per_node=1, slots_per_gpu=GUESTS, racks=1, gpu_memory_mib=16384)
     with Sandbox.started(shape, name=workload, home=home, daemons=True, enforce=True) as box:
-        return _on(Node(box), workload)
+        try:
+            return _on(Node(box), workload)
+        finally:
+            import shutil
+            for f in box.layout.log.glob("coord*"): shutil.copy(f, f"/tmp/bg_{workload}.log")
 
 
 def _on(node: Node, workload: str) -> dict[str, Any]:
