@@ -175,7 +175,9 @@ class Steps:
     def _verdict(self, at_s: float) -> Verdict | None:
         """What the window says, if it says something: the surer the fewer mini-batches it takes."""
         rules, window, pulse = self.rules, self._window, self.pulse
-        few = len(window.values) < rules.evidence_reports
+        held = self.stage is Stage.HELD
+        wanted = rules.resting_reports if held else rules.evidence_reports
+        few = len(window.values) < wanted
         if few or window.minibatches < rules.evidence_minibatches or pulse.baseline is None:
             return None
         now = pulse.now(window)
