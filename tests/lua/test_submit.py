@@ -185,6 +185,16 @@ def test_an_owner_that_keeps_guests_away_carries_it(lua: Lua) -> None:
     assert carrier.endswith(",share=no")
 
 
+def test_a_weight_is_carried(lua: Lua) -> None:
+    """The coordinator counts turns by it; one of 1 goes without saying."""
+    carried = [
+        lua.submit(BATCH, "SLIPSTREAM_CLASS=shared", f"SLIPSTREAM_WEIGHT={weight}")["environment"]
+        for weight in (4, 1)
+    ]
+    assert carried[0]["SLURM_SLIPSTREAM"].endswith(",weight=4")
+    assert "weight" not in carried[1]["SLURM_SLIPSTREAM"]
+
+
 def test_a_flag_without_a_class_makes_a_guaranteed_job(lua: Lua) -> None:
     """--slip-weight alone: ours to know of, and undisturbed."""
     assert marker(lua.submit(BATCH, "SLIPSTREAM_WEIGHT=2")).startswith(

@@ -5,24 +5,22 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import subprocess
 import sys
-import tempfile
 import time
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from coordinator_rig import Coordinator, coordinated_node, eventually, told
+from coordinator_rig import Coordinator, eventually, told
 from slipstream.coordinator import blocks
 from slipstream.coordinator.processes import ProcFs
 from slipstream.coordinator.tenants import CARRIER, Tenants
 from slipstream.torch_hooks import block as hook_blocks
 from slipstream.wire import control_block
-from slipstream.wire.control_block import Directive, Down, Identity, Phase, Request, Role
+from slipstream.wire.control_block import Directive, Identity, Phase, Request, Role
+from stepd_rig import Slurm, directive, slurm_node
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -55,54 +53,11 @@ if __name__ == "__main__":
 """
 
 
-@dataclass
-class Slurm:
-    """Starts tasks as slurmstepd does: as its children, with what they need to know."""
-
-    node: Coordinator
-    stepd: Path
-    started: list[subprocess.Popen[bytes]] = field(default_factory=list)
-
-    def start(
-        self, job: int, program: str = "sleep 60", **environment: str
-    ) -> subprocess.Popen[bytes]:
-        """A batch job; ended with its slurmstepd."""
-        words = {
-            "SLURM_JOB_ID": str(job),
-            "SLURMD_NODENAME": "n1",
-            "SLIPSTREAM_GPU_STATE": self.node.environment["SLIPSTREAM_GPU_STATE"],
-            **environment,
-        }
-        told = " ".join(f"{name}={value}" for name, value in words.items())
-        # A shell under another name; a line or the end of its pipe ends the task.
-        # As Slurm does it: one exec, with the whole environment.
-        script = f"(export {told}; exec {program}) & task=$!; read line; kill $task"
-        process = subprocess.Popen(
-            [f"slurmstepd: [{job}.batch]", "-c", script],
-            executable=self.stepd,
-            stdin=subprocess.PIPE,
-        )
-        self.started.append(process)
-        return process
-
-    def end(self, process: subprocess.Popen[bytes]) -> None:
-        """The job is over."""
-        process.communicate(b"\n", timeout=20)
-        self.started.remove(process)
-
-
 @pytest.fixture
 def slurm() -> Iterator[Slurm]:
     """A node of two GPUs, and who starts jobs on it."""
-    with coordinated_node() as node, tempfile.TemporaryDirectory() as folder:
-        stepd = Path(folder) / "slurmstepd"
-        shutil.copy(os.path.realpath("/bin/sh"), stepd)
-        slurm = Slurm(node, stepd)
-        try:
-            yield slurm
-        finally:
-            for process in list(slurm.started):
-                slurm.end(process)
+    with slurm_node() as slurm:
+        yield slurm
 
 
 def shut(node: Coordinator) -> str:
@@ -110,15 +65,6 @@ def shut(node: Coordinator) -> str:
     with contextlib.suppress(FileNotFoundError):
         return (node.run_dir / "closed.gpus").read_text().strip()
     return ""
-
-
-def directive(page: Path) -> Directive:
-    """What a page asks for."""
-
-    def words(first: int, count: int) -> list[int]:
-        return memoryview(page.read_bytes()).cast("Q").tolist()[first : first + count]
-
-    return control_block.read_directive(control_block.read_half(Down, words))
 
 
 def test_a_guest_beside_an_unflagged_owner_is_stopped_and_goes_on(slurm: Slurm) -> None:

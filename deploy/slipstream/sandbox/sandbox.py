@@ -34,6 +34,8 @@ class Options(TypedDict, total=False):
 
     stock: bool
     daemons: bool
+    enforce: bool
+    turn_s: float
     accounting: bool
     netns: bool
     plugin_dir: str

@@ -51,9 +51,11 @@ function M.comment(plan, before)
 end
 
 function M.carrier(plan)
-  local alone = plan.flags and plan.flags.no_share
-  return ("class=%s,role=%s,gpus=%s:%d,token=%s%s"):format(
-    plan.class, plan.role, plan.per, plan.count, plan.token, alone and ",share=no" or "")
+  local flags = plan.flags or {}
+  local weighs = flags.weight and flags.weight > 1
+  return ("class=%s,role=%s,gpus=%s:%d,token=%s%s%s"):format(
+    plan.class, plan.role, plan.per, plan.count, plan.token,
+    weighs and (",weight=%d"):format(flags.weight) or "", flags.no_share and ",share=no" or "")
 end
 
 -- A comment whose marker says that the job's start is ours, until then: soft hold takes it over.

@@ -203,8 +203,13 @@ class Context:
             self.gpu.processes[seat.slot].memory_bytes -= nbytes - away
 
     def held_bytes(self) -> int:
-        """What of this process's memory is on the GPU."""
-        return self.usage().memory_bytes
+        """What of this process's memory is on the GPU.
+
+        One word that only this process writes while it lives: asked at each boundary under a cap,
+        so nobody else's launches wait for it.
+        """
+        self.check()
+        return self.gpu.processes[self._seated().slot].memory_bytes
 
     def wanted_bytes(self) -> int:
         """What of this process's memory is away and would be on the GPU if there were room."""

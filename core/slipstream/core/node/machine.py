@@ -17,7 +17,7 @@ from slipstream.core.node.rules import NodeRules
 from slipstream.core.node.wheel import Turn, Wheel
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from slipstream.core.node.commands import NodeCommand
     from slipstream.core.node.events import JobReported, NodeEvent, NodeJob
@@ -149,10 +149,10 @@ class NodeMachine:
         state = self.jobs.get(told.job_id)
         if state is None:
             return []
-        state.told = told
+        before, state.told = state.told, told
         sample = state.pulse.heard(told)
         concerned = [self.gpus[name] for name in state.job.gpus if name in self.gpus]
-        needs = self._needs(state, told, concerned)
+        needs = self._needs(state, told, before, concerned)
         if sample and not any(gpu.riders for gpu in concerned):
             state.pulse.alone(sample)
         elif sample:
@@ -164,9 +164,21 @@ class NodeMachine:
         acts = any(gpu.protected == told.job_id for gpu in concerned)
         return self._limited(concerned, told.at_s) if acts or needs else []
 
-    def _needs(self, state: JobState, told: JobReported, gpus: Iterable[GpuState]) -> bool:
-        """Reflex 3: a job needs more memory than ever before; says whether that is so."""
+    def _needs(
+        self,
+        state: JobState,
+        told: JobReported,
+        before: JobReported | None,
+        gpus: Sequence[GpuState],
+    ) -> bool:
+        """Reflex 3: a job needs more memory than ever before; says whether that is so.
+
+        Memory on its way out may be seen on both sides for a moment: a guest's counts the second
+        time. A protected job does not wait for that.
+        """
         need = told.memory_mib + told.spilled_mib
+        if before and told.spilled_mib and all(gpu.protected != told.job_id for gpu in gpus):
+            need = min(need, before.memory_mib + before.spilled_mib)
         grew = need > state.most_mib
         state.most_mib = max(need, state.most_mib)
         for gpu in gpus:

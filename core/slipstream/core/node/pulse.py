@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """How fast a job trains: alone, now, and how sure that is.
 
-A report says how many mini-batches ended since the one before and how long they took; all
-statistics are medians of these, so that a validation or a busy moment of the machine counts little.
+A report says how many mini-batches ended since the one before and how long they took. All
+statistics are means of these, each clipped to within a quarter of their median: a validation or a
+busy moment of the machine counts little, and what a guest with a small share does to one report in
+ten, which a median would hide, counts in full.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from dataclasses import dataclass
-from statistics import median
+from statistics import fmean, median, pstdev
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -18,8 +20,7 @@ if TYPE_CHECKING:
 
     from slipstream.core.node.events import JobReported
 
-_MAD_TO_SIGMA: Final = 1.4826  # of a normal distribution
-_MEDIAN_TO_MEAN_ERROR: Final = 1.2533  # the same
+_FURTHEST: Final = 1.25
 _REMEMBERED: Final = 256
 _ENOUGH: Final = 5
 _KEPT: Final = 64  # of a window: what is older says nothing about now
@@ -36,7 +37,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Middle:
-    """A median, how far single values lie from it, and how wrong it may be."""
+    """A mean, how far single values lie from it, and how wrong it may be."""
 
     value_s: float
     sigma_s: float
@@ -45,10 +46,10 @@ class Middle:
 
 def middle(values: Collection[float], *, least_sigma_s: float = 0.0) -> Middle:
     """Of a few values their own spread says little: the least it can be is given."""
-    value = median(values)
-    sigma = _MAD_TO_SIGMA * median(abs(one - value) for one in values)
-    sigma = max(sigma, least_sigma_s)
-    return Middle(value, sigma, _MEDIAN_TO_MEAN_ERROR * sigma / math.sqrt(len(values)))
+    centre = median(values)
+    clipped = [min(max(one, centre / _FURTHEST), centre * _FURTHEST) for one in values]
+    sigma = max(pstdev(clipped), least_sigma_s)
+    return Middle(fmean(clipped), sigma, sigma / math.sqrt(len(clipped)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +135,7 @@ class Pulse:
         return 100 * one.sigma_s / one.value_s if one else 0.0
 
     def now(self, window: Window) -> Middle:
-        """The middle of a window, no surer of itself than the baseline was."""
+        """The mean of a window, no surer of itself than the baseline was."""
         least = self.baseline.sigma_s if self.baseline else 0.0
         return middle(window.values, least_sigma_s=least)
 

@@ -32,7 +32,9 @@ class NodeRules:
     settle_s: float = 0.15
     """What was measured so soon after a change is a mixture of before and after."""
     evidence_minibatches: int = 4
-    evidence_reports: int = 3
+    evidence_reports: int = 5
+    resting_reports: int = 20
+    """While nothing is tried there is time to see what a small share does now and then."""
     patience_s: float = 3.0
     """A window that decides nothing for so long is decided by its middle."""
     learn_minibatches: int = 12

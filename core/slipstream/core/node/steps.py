@@ -11,7 +11,7 @@ simulator may pass over that time.
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from slipstream.core.node.pulse import Window, middle
 from slipstream.core.node.reasons import NodeReason
@@ -19,6 +19,9 @@ from slipstream.core.node.reasons import NodeReason
 if TYPE_CHECKING:
     from slipstream.core.node.pulse import Pulse, Sample
     from slipstream.core.node.rules import NodeRules
+
+_FASTER: Final = 0.99
+"""A baseline that followed every lucky window down would soon call the usual a drop."""
 
 
 class Stage(StrEnum):
@@ -172,11 +175,13 @@ class Steps:
     def _verdict(self, at_s: float) -> Verdict | None:
         """What the window says, if it says something: the surer the fewer mini-batches it takes."""
         rules, window, pulse = self.rules, self._window, self.pulse
-        few = len(window.values) < rules.evidence_reports
+        held = self.stage is Stage.HELD
+        wanted = rules.resting_reports if held else rules.evidence_reports
+        few = len(window.values) < wanted
         if few or window.minibatches < rules.evidence_minibatches or pulse.baseline is None:
             return None
         now = pulse.now(window)
-        if now.value_s + now.error_s < pulse.baseline.value_s:
+        if now.value_s + 3 * now.error_s < _FASTER * pulse.baseline.value_s:
             pulse.learned(now)  # guests make nobody faster: alone it is at least as fast as this
         least = pulse.drop_pct(now.value_s - now.error_s)
         most = pulse.drop_pct(now.value_s + now.error_s)
