@@ -25,13 +25,20 @@ FILE: Final = "history.sqlite"
 MOST_RUNS: Final = 50_000
 """Of at most some 10 KiB each: features are bounded where they are read."""
 LONGEST_S: Final = 400 * 86_400.0
-_VERSION: Final = 1
+_VERSION: Final = 2
+_NEW_IN: Final = {
+    2: ("minibatch_ms", "minibatches", "nodes", "ranks", "cpu_s", "sent_mib", "device_s"),
+}
+"""Columns that a version brought: an older file gets them when it is opened."""
 _SCHEMA: Final = f"""
 CREATE TABLE run ({", ".join(COLUMNS)}, PRIMARY KEY (key)) WITHOUT ROWID;
 CREATE INDEX run_by_end ON run (ended_s);
 CREATE INDEX run_by_family ON run (family, ended_s);
 """
-_PUT: Final = f"INSERT OR REPLACE INTO run VALUES ({', '.join('?' * len(COLUMNS))})"  # noqa: S608 (only question marks)
+_PUT: Final = (
+    f"INSERT OR REPLACE INTO run ({', '.join(COLUMNS)}) "  # noqa: S608 (our own words)
+    f"VALUES ({', '.join('?' * len(COLUMNS))})"
+)
 _RUINED: Final = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
 
 
@@ -123,10 +130,14 @@ def _opened(path: Path) -> sqlite3.Connection:
 def _check(db: sqlite3.Connection, path: Path) -> None:
     """It is one of ours and whole; a new one gets its tables."""
     (version,) = db.execute("PRAGMA user_version").fetchone()
-    if version not in (0, _VERSION):
+    if not 0 <= version <= _VERSION:
         raise HistoryError(f"{path} is a history of version {version}, this is {_VERSION}")
     if version == 0:
         db.executescript(f"BEGIN IMMEDIATE;{_SCHEMA}PRAGMA user_version={_VERSION};COMMIT;")
+    elif version < _VERSION:
+        later = (name for number in range(version + 1, _VERSION + 1) for name in _NEW_IN[number])
+        added = "".join(f"ALTER TABLE run ADD COLUMN {name};" for name in later)
+        db.executescript(f"BEGIN IMMEDIATE;{added}PRAGMA user_version={_VERSION};COMMIT;")
     (verdict,) = db.execute("PRAGMA quick_check(1)").fetchone()
     if verdict != "ok":
         error = sqlite3.DatabaseError(verdict)

@@ -38,6 +38,18 @@ class Run:
     launch_s: float | None = None
     train_s: float | None = None
     save_s: float | None = None
+    minibatch_ms: float | None = None
+    """The mean, of its slowest process."""
+    minibatches: int | None = None
+    nodes: int | None = None
+    ranks: int | None = None
+    """Processes that trained."""
+    cpu_s: float | None = None
+    """Processor time of all its processes."""
+    sent_mib: float | None = None
+    """What all its nodes sent together."""
+    device_s: float | None = None
+    """How long a GPU of it was busy, in the mean over its GPUs."""
 
 
 COLUMNS: Final = tuple(one.name for one in fields(Run))
