@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Growth laws: what a training needs is a sum of products of its sizes, none of them negative.
+
+Memory is weights and their optimizer's state (width² · depth) plus activations (batch · width ·
+depth · …) plus a constant; the time of a mini-batch is made likewise. Which products is found in
+the runs (`growth_fit`); here they are only multiplied out. Beyond the sizes that were seen they go
+on growing, as trees cannot.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from slipstream.estimator.columns import Row
+
+    Array = NDArray[np.float64]
+
+LARGEST_LOG: Final = 60.0
+
+
+@dataclass(frozen=True, eq=False)
+class Laws:
+    """Terms of all labels: label l has the terms first[l] to first[l + 1] - 1.
+
+    A term is weight · Π number ** exponent · gate · gate. Where there is none, the law says 0.
+    """
+
+    exponents: Array
+    """Terms × numbers."""
+    gates: NDArray[np.int32]
+    """Terms × 2."""
+    weights: Array
+    first: NDArray[np.int32]
+
+    def values(self, row: Row) -> Array:
+        """What each label's law says of one job."""
+        logs = np.minimum(self.exponents @ row.logs, LARGEST_LOG)
+        opened = row.gates[self.gates]
+        sums = np.zeros(len(self.weights) + 1)
+        np.cumsum(self.weights * np.exp(logs) * opened[:, 0] * opened[:, 1], out=sums[1:])
+        values: Array = np.diff(sums[self.first])
+        return values

@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Finding the growth law of a label: which products of sizes, and how much of each.
+
+Orthogonal matching pursuit with weights that are not negative, over all products of few numbers
+and gates. Errors count relative to the value; how many terms are worth having is decided on
+configurations that were left out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import combinations, product
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+from scipy.optimize import nnls
+
+from slipstream.estimator.growth import LARGEST_LOG
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from slipstream.estimator.columns import Row
+
+    Array = NDArray[np.float64]
+    Whole = NDArray[np.intp]
+
+_POWERS: Final = (-1.0, 1.0, 2.0)
+_MOST_FACTORS: Final = 4
+_MOST_POWER: Final = 6.0
+_MOST_ROWS: Final = 400
+"""For the search; the weights are fitted with more."""
+_MOST_ROWS_WEIGHED: Final = 4_000
+_MOST_TERMS: Final = 24
+_WORST: Final = 2.0
+"""An error beyond e² counts as this: one run must not decide."""
+_TINY: Final = 1e-9
+
+
+@dataclass(frozen=True, slots=True)
+class Law:
+    """Of one label, with what it says of the runs' configurations when it has not seen them."""
+
+    exponents: Array
+    gates: NDArray[np.int32]
+    weights: Array
+    unseen: Array
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """From which numbers and gates products are made."""
+
+    numbers: Sequence[int]
+    gates: Sequence[tuple[int, int]]
+
+
+class _Search:
+    """The products of a choice, as columns over some rows."""
+
+    def __init__(self, rows: Row, values: Array, choice: Choice) -> None:
+        self._exponents = _exponents(choice.numbers, rows.logs.shape[1])
+        self._gates = np.array(choice.gates, dtype=np.int32)
+        self._rows = rows
+        self._values = values
+        # Products of centred numbers: which of them is large does not depend on units.
+        self._centre = rows.logs.mean(axis=0)
+
+    def parts(self, terms: Sequence[int]) -> tuple[Array, NDArray[np.int32]]:
+        """Exponents and gates of terms."""
+        at, gate = np.divmod(np.array(terms, dtype=np.intp), len(self._gates))
+        return self._exponents[at], self._gates[gate]
+
+    def columns(self, where: Whole) -> NDArray[np.float32]:
+        """Of all products, over the values and of length 1: what a law says sums up to ones."""
+        logs = (self._rows.logs[where] - self._centre) @ self._exponents.T
+        grown = np.exp(np.clip(logs, -LARGEST_LOG, LARGEST_LOG)).astype(np.float32)
+        opened = self._rows.gates[where]
+        gates = (opened[:, self._gates[:, 0]] * opened[:, self._gates[:, 1]]).astype(np.float32)
+        gates /= self._values[where, None].astype(np.float32)
+        columns = (grown[:, :, None] * gates[:, None, :]).reshape(len(where), -1)
+        columns /= np.linalg.norm(columns, axis=0) + _TINY
+        return columns
+
+    def chosen(self, where: Whole, terms: Sequence[int]) -> Array:
+        """The columns of some terms."""
+        exponents, gates = self.parts(terms)
+        logs = np.minimum(self._rows.logs[where] @ exponents.T, LARGEST_LOG)
+        opened = self._rows.gates[where]
+        columns: Array = np.exp(logs) * opened[:, gates[:, 0]] * opened[:, gates[:, 1]]
+        return columns
+
+
+def law_of(rows: Row, values: Array, folds: Whole, choice: Choice) -> Law:
+    """The law of positive values; the folds keep configurations together."""
+    search = _Search(rows, values, choice)
+    everything = np.arange(len(values))
+    looked_at = _some(everything)
+    columns = search.columns(looked_at)
+    unseen = np.zeros((_MOST_TERMS, len(values)))
+    for fold in range(int(folds.max()) + 1):
+        inside, outside = everything[folds != fold], everything[folds == fold]
+        terms = _pursued(columns[folds[looked_at] != fold])
+        for count in range(_MOST_TERMS):
+            taken = terms[: count + 1]
+            if count < len(terms):
+                weights = _weighed(search, inside, values, taken)
+            unseen[count, outside] = search.chosen(outside, taken) @ weights
+    errors = [_error(one, values) for one in unseen]
+    count = int(np.argmin(errors))
+    terms = _pursued(columns, count + 1)
+    exponents, gates = search.parts(terms)
+    weights = _weighed(search, everything, values, terms)
+    used = weights > 0
+    return Law(exponents[used], gates[used], weights[used], unseen[count])
+
+
+def _pursued(columns: NDArray[np.float32], most: int = _MOST_TERMS) -> list[int]:
+    """Term by term the one that explains most of what is left."""
+    wanted = np.ones(len(columns), dtype=np.float32)
+    left = wanted
+    terms: list[int] = []
+    while len(terms) < most:
+        gains = left @ columns
+        gains[terms] = -1.0
+        best = int(np.argmax(gains))
+        if gains[best] <= 1e-6:  # noqa: PLR2004
+            break
+        terms.append(best)
+        taken = columns[:, terms].astype(np.float64)
+        weights, _ = nnls(taken, wanted.astype(np.float64), maxiter=50 * len(terms) + 100)
+        left = wanted - (taken @ weights).astype(np.float32)
+    return terms
+
+
+def _weighed(search: _Search, where: Whole, values: Array, terms: Sequence[int]) -> Array:
+    where = _some(where, _MOST_ROWS_WEIGHED)
+    columns = search.chosen(where, terms) / values[where, None]
+    lengths = np.linalg.norm(columns, axis=0) + 1e-300
+    weights, _ = nnls(columns / lengths, np.ones(len(where)), maxiter=50 * len(terms) + 100)
+    scaled: Array = weights / lengths
+    return scaled
+
+
+def _some(where: Whole, most: int = _MOST_ROWS) -> Whole:
+    """Evenly spread, if there are too many."""
+    if len(where) <= most:
+        return where
+    return where[np.linspace(0, len(where) - 1, most).astype(np.intp)]
+
+
+def _error(said: Array, values: Array) -> float:
+    off = np.log(np.maximum(said, _TINY) / values)
+    return float(np.mean(np.clip(off, -_WORST, _WORST) ** 2))
+
+
+def _exponents(numbers: Sequence[int], width: int) -> Array:
+    """Of all products of few of these numbers, at most one of them divided by."""
+    found = []
+    for factors in range(min(_MOST_FACTORS, len(numbers)) + 1):
+        for which in combinations(numbers, factors):
+            for powers in product(_POWERS, repeat=factors):
+                below = sum(power < 0 for power in powers)
+                if below <= 1 and sum(power for power in powers if power > 0) <= _MOST_POWER:
+                    one = np.zeros(width)
+                    one[list(which)] = powers
+                    found.append(one)
+    return np.array(found)

@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A model: what was learnt from the runs of one family, or of all. Pure; predicts in microseconds.
+
+Each label is what its growth law says, or what follows from other labels, times what a forest
+found that this leaves out (docs/decisions/0013).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from slipstream.estimator.columns import WITHOUT_SIZE
+from slipstream.estimator.labels import AT, LABELS, NAMES
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from numpy.typing import NDArray
+
+    from slipstream.estimator.columns import Columns, Row
+    from slipstream.estimator.forest import Forest
+    from slipstream.estimator.growth import Laws
+
+    Array = NDArray[np.float64]
+
+EVERYBODY: Final = ""
+"""The family of the model of all runs."""
+QUANTILES: Final = (0.1, 0.5, 0.9, 0.96)
+_TENTH, _MEDIAN, _NINETY, _SAFE = range(len(QUANTILES))
+_FAR: Final = 1.0
+_MOST_GROWTH: Final = 2.0
+"""Of a number that was the same in every run: beyond that nobody knows."""
+_LEAST: Final = 1e-9
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """How good a label is, on configurations that were not learnt from."""
+
+    runs: int = 0
+    error: float = 0.0
+    """The median of how far it is off, as a factor less 1: 0.1 is 10 %."""
+    r2: float = 0.0
+    off: str = ""
+    """Why it is not used."""
+
+
+@dataclass(frozen=True, eq=False)
+class Model:
+    """One. `known` says of which labels it has an opinion."""
+
+    family: str
+    runs: int
+    newest_s: float
+    fitted_s: float
+    columns: Columns
+    laws: Laws
+    forest: Forest
+    derived: NDArray[np.bool_]
+    """Labels that follow from others, in place of a law."""
+    known: NDArray[np.bool_]
+    low: Array
+    high: Array
+    """Of each label, bent: what was seen and somewhat beyond."""
+    errors: Array
+    """Labels × QUANTILES of the errors on unseen configurations, bent."""
+    importance: Array
+    gpu_counts: tuple[int, ...]
+    """Measured, where runs with several make a choice possible."""
+    scores: Mapping[str, Score] = field(default_factory=dict)
+
+    @cached_property
+    def _steps(self) -> tuple[int, ...]:
+        return tuple(at for at in range(len(LABELS)) if self.known[at])
+
+    def bent(self, row: Row) -> Array:
+        """Every label of a job in the middle, on the scale it is learnt on; NaN if not known."""
+        grown = self.laws.values(row)
+        more = self.forest.means(row.scaled)
+        found = np.full(len(LABELS), np.nan)
+        values: dict[str, Array] = {}
+        for at in self._steps:
+            label = LABELS[at]
+            follows = label.follows if self.derived[at] else None
+            value = follows(values) if follows else grown[at]
+            one = label.bent(np.maximum(value, _LEAST)) + more[at]
+            one = np.minimum(np.maximum(one, self.low[at]), self.high[at])
+            found[at] = one
+            values[label.name] = label.unbent(one)
+        return found
+
+    def familiar(self, row: Row) -> bool:
+        """Whether its numbers are not far outside of what was learnt from."""
+        return self.columns.beyond(row.scaled) <= _FAR
+
+    def same_words(self, categories: Mapping[str, int]) -> bool:
+        """Whether every word has been seen, where all words were."""
+        return all(
+            categories.get(name) in words for name, words in self.columns.closed.items()
+        )
+
+    def growth(self, numbers: Mapping[str, float]) -> float:
+        """By how much a job may be larger in what was never different before."""
+        factor = 1.0
+        for name, before in self.columns.constants.items():
+            now = numbers.get(name, before)
+            if now != before and not WITHOUT_SIZE.search(name) and not name.startswith("ask."):
+                factor *= max(1.0, now / before) if before > 0 and now > 0 else np.inf
+        return factor
+
+    def is_like(self, numbers: Mapping[str, float], categories: Mapping[str, int], row: Row) -> bool:
+        """Whether anything may be said of this job."""
+        return (
+            self.familiar(row)
+            and self.same_words(categories)
+            and self.growth(numbers) <= _MOST_GROWTH
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What a model says of one job: values by label."""
+
+    bent: Array
+    model: Model
+    growth: float = 1.0
+
+    def middle(self, name: str) -> float | None:
+        """The median, if it is known."""
+        return self._at(name, None)
+
+    def safe(self, name: str) -> float | None:
+        """Seldom exceeded."""
+        value = self._at(name, _SAFE)
+        return None if value is None else value * self.growth
+
+    def early(self, name: str) -> float | None:
+        """One of ten is less."""
+        return self._at(name, _TENTH)
+
+    def late(self, name: str) -> float | None:
+        """One of ten is more."""
+        return self._at(name, _NINETY)
+
+    def _at(self, name: str, quantile: int | None) -> float | None:
+        at = AT[name]
+        if not self.model.known[at] or self.model.scores.get(name, Score()).off:
+            return None
+        bent = self.bent[at]
+        if quantile is not None:
+            bent = bent + self.model.errors[at, quantile]
+        return float(LABELS[at].unbent(bent))
+
+
+__all__ = ["EVERYBODY", "NAMES", "QUANTILES", "Model", "Said", "Score"]
