@@ -18,6 +18,7 @@ from slipstream.coordinator import asking, blocks, joining, phases, store
 from slipstream.coordinator.devices import DeviceCgroups
 from slipstream.coordinator.events import Sender, event
 from slipstream.coordinator.gpus import Nvml, Window
+from slipstream.coordinator.measuring import Measuring
 from slipstream.coordinator.node_socket import NodeSocket, Peer
 from slipstream.coordinator.processes import ProcFs, gpus_held
 from slipstream.coordinator.requests import Answer, RequestError
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
 
+    from slipstream.coordinator.gpus import ProcessUse
     from slipstream.coordinator.joining import Owner
     from slipstream.coordinator.requests import Request as Asked
     from slipstream.coordinator.settings import Settings
@@ -61,6 +63,8 @@ class Coordinator:
         self.socket = NodeSocket(settings.node_socket, self.answer)
         self.sender = Sender(settings.events_socket)
         self._procfs = procfs or ProcFs()
+        self.measuring = Measuring(self._procfs)
+        self._uses: list[ProcessUse] = []
         self._cgroups = DeviceCgroups(settings.cgroup_root, settings.node)
         self._blocks: dict[Path, blocks.Block] = {}
         self._empty_since_s: dict[int, float] = {}
@@ -225,11 +229,14 @@ class Coordinator:
                 _log.warning("%s", self.nvml.error)
             self.nvml_errors += 1
         self.window.add(samples)
+        taken = {uuid for seat in list(self.seats.values()) for uuid in seat.gpu_uuids}
+        self._uses = self.nvml.process_uses([one for one in samples if one.uuid in taken])
 
     def look(self) -> dict[str, Any]:
         """Read the pages; returns the event that says what is so now."""
         for block in self._blocks.values():
             block.refresh()
+        self.measuring.look(self.seats, self._blocks.values(), self._uses)
         self.settle()
         return event(
             node=self.settings.node,
@@ -238,6 +245,7 @@ class Coordinator:
             seats=self.seats,
             owned=self.owned,
             progress=self.progress(),
+            measured=self.measuring.meters,
         )
 
     def scan(self, *, anew: bool = False) -> None:
@@ -353,6 +361,8 @@ class Coordinator:
         for path, block in list(self._blocks.items()):
             told = block.identity
             if not self._procfs.lives(told.asked_pid, told.asked_started_ticks):
+                block.refresh()
+                self.measuring.page(block)
                 block.remove()
                 del self._blocks[path]
                 with contextlib.suppress(OSError):

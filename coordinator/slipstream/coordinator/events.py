@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from slipstream.coordinator.gpus import Window
     from slipstream.coordinator.joining import Owner
+    from slipstream.coordinator.measuring import JobMeter
     from slipstream.coordinator.seats import Seat
     from slipstream.wire.control_block import Progress
 
@@ -34,8 +35,10 @@ def event(
     seats: Mapping[int, Seat],
     owned: Mapping[str, Owner],
     progress: Mapping[int, Iterable[Progress]],
+    measured: Mapping[int, JobMeter] | None = None,
 ) -> dict[str, Any]:
     """The node as it is now."""
+    meters = measured or {}
     return {
         "v": VERSION,
         "node": node,
@@ -54,7 +57,10 @@ def event(
             for gpu in window.latest()
         ],
         "jobs": [
-            job_report(job, progress.get(job, ()), left=not seats[job].tasks)
+            {
+                **job_report(job, progress.get(job, ()), left=not seats[job].tasks),
+                **({"measured": _measured(meters[job])} if job in meters else {}),
+            }
             for job in sorted(seats)
         ],
     }
@@ -76,6 +82,11 @@ def job_report(job_id: int, pages: Iterable[Progress], *, left: bool = False) ->
         "minibatch_ms": max((page.minibatch_ns for page in told), default=0) / 1e6,
         **_phases(told),
     }
+
+
+def _measured(meter: JobMeter) -> dict[str, Any]:
+    """What the job has taken so far; its phases also when its last process has left."""
+    return {**meter.told(), **_phases(meter.pages.values())}
 
 
 def _phases(told: Iterable[Progress]) -> dict[str, float]:

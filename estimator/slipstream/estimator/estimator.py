@@ -7,21 +7,23 @@ import logging
 
 from slipstream.core.estimate import Estimate
 from slipstream.estimator.defaults import safe_default
+from slipstream.estimator.families import Families
 from slipstream.estimator.features import Clues, Features, read
 
 _LOG = logging.getLogger(__name__)
 
 
 class Estimator:
-    """Says what a job needs. Today these are the safe defaults; models take their place."""
+    """Says what a job needs: what its family took, or else the safe defaults."""
 
     def __init__(self) -> None:
         self.failures = 0
         """Submissions that were too much for us: each is a mistake of ours."""
+        self.families = Families()
 
     def estimate(self, features: Features) -> Estimate:
         """What a job with these features needs."""
-        return safe_default(features)
+        return self.families.estimate(features) or safe_default(features)
 
     def of(self, clues: Clues) -> Estimate:
         """The same from what came with the submission."""

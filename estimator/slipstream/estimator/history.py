@@ -11,13 +11,14 @@ import logging
 import sqlite3
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from slipstream.estimator.runs import COLUMNS, from_row, to_row
+from slipstream.estimator.runs import COLUMNS, from_json, from_row, to_json, to_row
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from slipstream.estimator.features import Features
     from slipstream.estimator.runs import Run
 
 _LOG = logging.getLogger(__name__)
@@ -25,6 +26,7 @@ FILE: Final = "history.sqlite"
 MOST_RUNS: Final = 50_000
 """Of at most some 10 KiB each: features are bounded where they are read."""
 LONGEST_S: Final = 400 * 86_400.0
+ASKED_FOR_S: Final = 60 * 86_400.0
 _VERSION: Final = 2
 _NEW_IN: Final = {
     2: ("minibatch_ms", "minibatches", "nodes", "ranks", "cpu_s", "sent_mib", "device_s"),
@@ -35,6 +37,11 @@ CREATE TABLE run ({", ".join(COLUMNS)}, PRIMARY KEY (key)) WITHOUT ROWID;
 CREATE INDEX run_by_end ON run (ended_s);
 CREATE INDEX run_by_family ON run (family, ended_s);
 """
+_ASKED: Final = """
+CREATE TABLE asked (token PRIMARY KEY, at_s, family, numbers, categories) WITHOUT ROWID;
+CREATE INDEX asked_by_time ON asked (at_s);
+"""
+"""Submissions whose jobs have not ended: their features, until there is a run to put them to."""
 _PUT: Final = (
     f"INSERT OR REPLACE INTO run ({', '.join(COLUMNS)}) "  # noqa: S608 (our own words)
     f"VALUES ({', '.join('?' * len(COLUMNS))})"
@@ -44,6 +51,14 @@ _RUINED: Final = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
 
 class HistoryError(Exception):
     """A history that cannot be used; says why."""
+
+
+class Asked(NamedTuple):
+    """The features of a submission as they may be stored."""
+
+    family: str
+    numbers: dict[str, float]
+    categories: dict[str, int]
 
 
 class History:
@@ -98,6 +113,29 @@ class History:
             for row in rows:
                 yield from_row(dict(zip(COLUMNS, row, strict=True)))
 
+    def remember(self, token: str, at_s: float, features: Features) -> None:
+        """Keep what a job was submitted with until it ends; jobs wait for weeks at most."""
+        row = (
+            token,
+            at_s,
+            features.family,
+            to_json(features.numbers),
+            to_json(features.categories),
+        )
+        self._db.execute("INSERT OR REPLACE INTO asked VALUES (?, ?, ?, ?, ?)", row)
+        self._db.execute("DELETE FROM asked WHERE at_s < ?", (at_s - ASKED_FOR_S,))
+        self._db.execute(
+            "DELETE FROM asked WHERE token IN (SELECT token FROM asked ORDER BY at_s DESC "
+            "LIMIT -1 OFFSET ?)",
+            (self._most_runs,),
+        )
+
+    def recalled(self, token: str) -> Asked | None:
+        """What a job was submitted with, if we were told."""
+        query = "SELECT family, numbers, categories FROM asked WHERE token = ?"
+        row = self._db.execute(query, (token,)).fetchone()
+        return Asked(row[0], from_json(row[1]), from_json(row[2])) if row else None
+
     def __len__(self) -> int:
         (count,) = self._db.execute("SELECT count(*) FROM run").fetchone()
         return int(count)
@@ -133,11 +171,11 @@ def _check(db: sqlite3.Connection, path: Path) -> None:
     if not 0 <= version <= _VERSION:
         raise HistoryError(f"{path} is a history of version {version}, this is {_VERSION}")
     if version == 0:
-        db.executescript(f"BEGIN IMMEDIATE;{_SCHEMA}PRAGMA user_version={_VERSION};COMMIT;")
+        db.executescript(f"BEGIN IMMEDIATE;{_SCHEMA}{_ASKED}PRAGMA user_version={_VERSION};COMMIT;")
     elif version < _VERSION:
         later = (name for number in range(version + 1, _VERSION + 1) for name in _NEW_IN[number])
         added = "".join(f"ALTER TABLE run ADD COLUMN {name};" for name in later)
-        db.executescript(f"BEGIN IMMEDIATE;{added}PRAGMA user_version={_VERSION};COMMIT;")
+        db.executescript(f"BEGIN IMMEDIATE;{added}{_ASKED}PRAGMA user_version={_VERSION};COMMIT;")
     (verdict,) = db.execute("PRAGMA quick_check(1)").fetchone()
     if verdict != "ok":
         error = sqlite3.DatabaseError(verdict)

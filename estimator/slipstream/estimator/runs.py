@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping  # noqa: TC003 (msgspec reads them)
 from dataclasses import dataclass, field, fields
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -66,10 +66,20 @@ def run_key(ref: str, submitted_at_s: float) -> str:
     return f"{ref}@{int(submitted_at_s)}"
 
 
+def to_json(values: Mapping[str, float]) -> str:
+    """Features as they are stored."""
+    return _ENCODER.encode(values).decode()
+
+
+def from_json(text: str) -> Any:  # noqa: ANN401 (as it was stored)
+    """And back."""
+    return msgspec.json.decode(text)
+
+
 def to_row(run: Run) -> tuple[Value, ...]:
     """Its columns."""
     return tuple(
-        _ENCODER.encode(value).decode() if name in JSON_COLUMNS else value
+        to_json(value) if name in JSON_COLUMNS else value
         for name, value in ((name, getattr(run, name)) for name in COLUMNS)
     )
 
@@ -80,7 +90,7 @@ def from_row(row: Mapping[str, Value]) -> Run:
         raise RunError(f"columns {unknown} are not known, only {list(COLUMNS)}")
     try:
         told = {
-            name: msgspec.json.decode(str(value)) if name in JSON_COLUMNS else value
+            name: from_json(str(value)) if name in JSON_COLUMNS else value
             for name, value in row.items()
             if value is not None and value != ""
         }

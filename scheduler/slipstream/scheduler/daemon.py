@@ -20,7 +20,7 @@ from typing import IO, TYPE_CHECKING, Final
 
 import uvicorn
 
-from slipstream.core.events import RulesChanged
+from slipstream.core.events import ClusterSeen, RulesChanged
 from slipstream.core.machine import Machine
 from slipstream.scheduler import peers
 from slipstream.scheduler.api import Api
@@ -29,6 +29,7 @@ from slipstream.scheduler.carriers import Carrier, Carriers, Choice
 from slipstream.scheduler.enactor import Enactor
 from slipstream.scheduler.engine import Engine
 from slipstream.scheduler.event_socket import EventSocket
+from slipstream.scheduler.historian import Historian
 from slipstream.scheduler.hold_sink import HoldSink
 from slipstream.scheduler.journal import Entry, Journal
 from slipstream.scheduler.journal_codec import JournalError
@@ -125,6 +126,8 @@ class Daemon:
             settings.disable_file,
             settings.events_between_checkpoints,
         )
+        self._historian = Historian(settings.state_dir, self._engine.estimator.families.learn)
+        self._engine.asked = self._historian.submitted
         self._watcher = Watcher(slurm, self._poller, self._deliver)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._ending: _Ending | None = None
@@ -140,6 +143,8 @@ class Daemon:
         now_s = time.time()
         live = [one for one in state.advice.values() if one.until_s > now_s]
         self._enactor.start(live if state.advising else ())
+        self._historian.recall(state)
+        self._historian.start()
         self._poller.start()
         self._hold.start()
         try:
@@ -147,6 +152,7 @@ class Daemon:
         finally:
             self._enactor.stop()
             self._hold.stop()
+            self._historian.stop()
             self._journal.close()
         return self._ending.code
 
@@ -181,6 +187,7 @@ class Daemon:
             await asyncio.sleep(self._settings.tick_s)
             try:
                 self._engine.tick()
+                self._historian.tick()
             except Exception:  # noqa: BLE001 (a bug of ours must not end all timers)
                 _LOG.exception("a tick failed")
                 self._engine.counters.machine_errors += 1
@@ -195,6 +202,7 @@ class Daemon:
         """A coordinator told us. If jobs came, went or changed, Slurm will show the same soon."""
         before = self._engine.machine.state.reports.get(report.node)
         self._engine.take(report)
+        self._historian.reported(report)
         if before is None or _seats(before) != _seats(report):
             self._poller.nudge()
 
@@ -205,7 +213,13 @@ class Daemon:
     def _deliver(self, events: Sequence[Event]) -> None:
         if self._loop is not None:
             with contextlib.suppress(RuntimeError):  # the loop has ended: so do we
-                self._loop.call_soon_threadsafe(self._engine.take_all, events)
+                self._loop.call_soon_threadsafe(self._take_all, events)
+
+    def _take_all(self, events: Sequence[Event]) -> None:
+        self._engine.take_all(events)
+        for event in events:
+            if isinstance(event, ClusterSeen):
+                self._historian.seen(event)
 
     def _journal_failed(self, sentence: str) -> None:
         """Without a journal nothing may be done: end, so that somebody looks at it."""

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from slipstream.core.commands import Command
     from slipstream.core.events import Event
     from slipstream.core.machine import Machine
+    from slipstream.estimator import Clues
 
 _LOG = logging.getLogger(__name__)
 _MOMENT_S: Final = 1.0
@@ -76,6 +77,8 @@ class Engine:
         self.machine = machine
         self.counters = Counters()
         self.estimator = Estimator()
+        self.asked: Callable[[Clues], None] = lambda _clues: None
+        """Told of every submission, after it was answered; must return at once."""
         self._put = put
         self._disable_file = disable_file
         self._events_between_checkpoints = events_between_checkpoints

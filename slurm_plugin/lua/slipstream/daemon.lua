@@ -11,6 +11,7 @@ local SIZE_LIMIT = 65536
 local SCRIPT_LIMIT = 16384
 local MESSAGE_LIMIT = 400
 local LONGEST_HOLD_S = 60
+local MOST_GPUS = 16
 
 local failures, rests_until = 0, 0
 
@@ -34,7 +35,7 @@ function M.question(request, plan)
     uid = request.user_id or 0,
     class = plan.class,
     role = plan.role,
-    gpus = { per = plan.per, count = plan.count },
+    gpus = { per = plan.per, count = plan.leaves_gpus_to_us and 0 or plan.count },
     nodes = json.array({ request.nodes, request.max_nodes or request.nodes }),
     tasks = request.tasks,
     cpus_per_task = request.cpus_per_task or 1,
@@ -123,12 +124,17 @@ function M.read_answer(text)
       or hold_s % 1 ~= 0) then
     return nil, "hold_s is not a number of seconds"
   end
+  local gpus = found.gpus
+  if gpus == json.null then gpus = nil end
+  if gpus ~= nil and (type(gpus) ~= "number" or gpus < 1 or gpus > MOST_GPUS or gpus % 1 ~= 0) then
+    return nil, "gpus is not a number of GPUs"
+  end
   local message = found.message
-  if message == nil or message == json.null then return { hold_s = hold_s } end
+  if message == nil or message == json.null then return { hold_s = hold_s, gpus = gpus } end
   if type(message) ~= "string" or #message > MESSAGE_LIMIT or message:find("[%z\1-\31\127]") then
     return nil, "the message is not one short line"
   end
-  return { message = message, hold_s = hold_s }
+  return { message = message, hold_s = hold_s, gpus = gpus }
 end
 
 -- The answer, or nil and why there is none. `now_s` may be given by a test.

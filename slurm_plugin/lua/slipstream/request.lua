@@ -101,6 +101,7 @@ function M.read(job_desc)
     shared = number(job_desc, "shared", NO_VAL16),
     het_offset = number(job_desc, "het_job_offset", NO_VAL),
     user_id = number(job_desc, "user_id", NO_VAL),
+    tres_per_node = text(job_desc, "tres_per_node"),
     tres_bind = text(job_desc, "tres_bind"),
     tres_freq = text(job_desc, "tres_freq"),
     admin_comment = text(job_desc, "admin_comment"),
