@@ -37,10 +37,11 @@ _LARGEST: Final = 1e100
 _FAR_LOG: Final = math.log(2.0)
 WITHOUT_SIZE: Final = re.compile(
     r"seed|port|lr|rate|momentum|decay|dropout|beta|eps|epoch|iter|minibatches|steps|every"
-    r"|interval|warmup|patience|rank|(?:^|[._])id|time_limit"
+    r"|interval|warmup|patience|rank|(?:^|[._])id(?:$|[._])|time_limit"
 )
 """Numbers that make a run longer or other, never larger."""
-_WITHOUT_EFFECT: Final = re.compile(r"^(?!arg\.|hint\.|launch\.)|seed|port|(?:^|[._])id")
+WITHOUT_EFFECT: Final = re.compile(r"seed|port|(?:^|[._])id(?:$|[._])")
+_NOT_OURS: Final = re.compile(rf"^(?!arg\.|hint\.|launch\.)|{WITHOUT_EFFECT.pattern}")
 """Names that make no configuration of their own."""
 
 
@@ -136,7 +137,7 @@ class Columns:
 def configuration(run: Run) -> tuple[object, ...]:
     """The same for runs of the same hyper-parameters, whatever their seed and their GPUs."""
     told = (*run.numbers.items(), *run.categories.items())
-    return tuple(sorted(one for one in told if not _WITHOUT_EFFECT.search(one[0])))
+    return tuple(sorted(one for one in told if not _NOT_OURS.search(one[0])))
 
 
 def columns_of(runs: Sequence[Run]) -> Columns:
@@ -202,7 +203,7 @@ def _words(runs: Sequence[Run]) -> tuple[list[tuple[str, int]], dict[str, tuple[
         often = sorted(counts, key=lambda word: (-counts[word], word))[:_MOST_WORDS]
         frequent = [word for word in often if counts[word] >= least]
         found += [(name, word) for word in frequent]
-        if sum(counts[word] for word in frequent) == len(runs) and not _WITHOUT_EFFECT.search(name):
+        if sum(counts[word] for word in frequent) == len(runs) and not _NOT_OURS.search(name):
             closed[name] = tuple(frequent)
     return found, closed
 

@@ -12,10 +12,16 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from slipstream.estimator.columns import Row, columns_of, configuration
-from slipstream.estimator.forest import Forest
+from slipstream.estimator.columns import (
+    WITHOUT_EFFECT,
+    WITHOUT_SIZE,
+    Row,
+    columns_of,
+    configuration,
+)
+from slipstream.estimator.drift import RECENT, is_drift
 from slipstream.estimator.growth import Laws
-from slipstream.estimator.growth_fit import Choice, law_of
+from slipstream.estimator.growth_fit import Choice, law_of, power_law
 from slipstream.estimator.labels import LABELS, NAMES
 from slipstream.estimator.model import EVERYBODY, QUANTILES, Model, Score
 from slipstream.estimator.trees import Grown, Recipe, flat, grow
@@ -25,6 +31,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from slipstream.estimator.columns import Columns
     from slipstream.estimator.labels import Label
     from slipstream.estimator.runs import Run
 
@@ -34,10 +41,11 @@ if TYPE_CHECKING:
 FEWEST_CONFIGURATIONS: Final = 8
 """Below that the plain rule for few runs is as good."""
 FEWEST_FAMILIES: Final = 3
-_FOLDS: Final = 6
+_FOLDS: Final = 5
 _MOST_NUMBERS: Final = 6
 _MOST_FLAGS: Final = 8
-_MATTERS: Final = 0.004
+_DRAWN: Final = 20.0
+"""So many runs the middle of two laws counts for."""
 _CHECKED: Final = 0.01
 """Of all importance: what matters less may be anything."""
 _WIDER: Final = {"log": np.log(4.0), "logit": 1.5}
@@ -56,6 +64,8 @@ class _Learnt:
     exponents: Array
     gates: NDArray[np.int32]
     weights: Array
+    power: Array
+    blend: float
     trees: Sequence[Grown]
     derived: bool
     where: Whole
@@ -110,7 +120,7 @@ class _Fitter:
             newest_s=max(run.ended_s for run in self._runs),
             fitted_s=now_s,
             columns=self._columns,
-            laws=_laws(found, len(self._columns.numbers)),
+            laws=_laws(found, self._columns),
             forest=flat([one.trees if one else () for one in found], len(self._columns.centre)),
             derived=np.array([one is not None and one.derived for one in found]),
             known=np.array([one is not None for one in found]),
@@ -140,16 +150,20 @@ class _Fitter:
     def _by_law(self, label: Label, where: Whole, measured: Array) -> _Learnt:
         rows = Row(*(part[where] for part in self._rows))
         wanted = label.bent(measured)
-        groups = _groups(self._groups[where].tolist())
+        groups, folds = _groups(self._groups[where].tolist()), _refolded(self._folds[where])
         first = grow(rows.scaled, wanted, groups, self._recipe.quick())
-        choice = self._choice(first.importance)
-        values = label.unbent(wanted)
-        law = law_of(rows, values, _refolded(self._folds[where]), choice)
-        smooth = label.bent(np.maximum(law.unseen, 1e-9))
+        law = law_of(rows, label.unbent(wanted), folds, self._choice(label, first.importance))
+        sizes = np.array([not self._no_size(label, name) for name in self._columns.names])
+        line, straight = power_law(rows.scaled[:, sizes], wanted, folds)
+        power = np.zeros(1 + len(sizes))
+        power[0], power[1:][sizes] = line[0], line[1:]
+        grown = label.bent(law.unseen)
+        blend = _blend(grown, straight, wanted)
+        smooth = blend * grown + (1.0 - blend) * straight
         trees = grow(rows.scaled, wanted - smooth, groups, self._recipe)
         weight, unseen = _added(smooth, trees.unseen, wanted)
         return _Learnt(
-            *(law.exponents, law.gates, law.weights),
+            *(law.exponents, law.gates, law.weights, power, blend),
             trees=[one.times(weight) for one in trees.trees] if weight else (),
             derived=False,
             where=where,
@@ -157,6 +171,10 @@ class _Fitter:
             unseen=unseen,
             importance=first.importance,
         )
+
+    def _no_size(self, label: Label, name: str) -> bool:
+        """Whether a column cannot matter for a label, by its name."""
+        return bool((WITHOUT_SIZE if label.sized else WITHOUT_EFFECT).search(name))
 
     def _from_parts(self, label: Label, where: Whole, measured: Array) -> list[_Learnt]:
         """What follows from the parts that are learnt; nothing if they are of other runs."""
@@ -173,7 +191,7 @@ class _Fitter:
             said[part.where] = LABELS[NAMES.index(name)].unbent(part.unseen)
             values[name] = said[where]
         wanted = label.bent(measured)
-        smooth = label.bent(np.maximum(label.follows(values), 1e-9))
+        smooth = label.bent(label.follows(values))
         rows, groups = self._rows.scaled[where], _groups(self._groups[where].tolist())
         trees = grow(rows, wanted - smooth, groups, self._recipe)
         weight, unseen = _added(smooth, trees.unseen, wanted)
@@ -181,6 +199,7 @@ class _Fitter:
         return [
             _Learnt(
                 *(np.zeros((0, numbers)), np.zeros((0, 2), dtype=np.int32), np.zeros(0)),
+                *(np.zeros(1 + len(self._columns.names)), 0.0),
                 trees=[one.times(weight) for one in trees.trees] if weight else (),
                 derived=True,
                 where=where,
@@ -190,16 +209,23 @@ class _Fitter:
             )
         ]
 
-    def _choice(self, importance: Array) -> Choice:
+    def _choice(self, label: Label, importance: Array) -> Choice:
         """The numbers and gates that matter most make products."""
         columns = self._columns
         numbers = len(columns.numbers)
-        by_weight = [at for at in np.argsort(-importance, kind="stable") if importance[at] > _MATTERS]
-        chosen = [int(at) for at in by_weight if at < numbers][:_MOST_NUMBERS]
+        by_weight = [
+            int(at)
+            for at in np.argsort(-importance, kind="stable")
+            if not self._no_size(label, columns.names[at])
+        ]
+        # What somebody passes to a program matters rather than what is asked of Slurm.
+        chosen = [at for at in by_weight if at < numbers and not _asked(columns.names[at])]
+        chosen = chosen[:_MOST_NUMBERS]
         several = np.ptp(self._rows.logs[:, 0]) > 0
         if several and 0 not in chosen:
             chosen = [*chosen[: _MOST_NUMBERS - 1], 0]
-        flags = [int(at) - numbers for at in by_weight if at >= numbers][:_MOST_FLAGS]
+        flags = [at - numbers for at in by_weight if at >= numbers and not _asked(columns.names[at])]
+        flags = flags[:_MOST_FLAGS]
         names = [*columns.told, *(name for name, _ in columns.words)]
         every = len(names)
         gates = [(2 + at, names[at]) for at in flags]
@@ -209,12 +235,14 @@ class _Fitter:
         pairs = [
             (a, b) for at, (a, one) in enumerate(gates) for b, other in gates[at + 1 :] if one != other
         ]
-        return Choice(chosen, [(0, 0), *((gate, 0) for gate, _ in gates), *pairs])
+        below = frozenset(chosen) if label.shrinks else frozenset({0})
+        return Choice(chosen, below, [(0, 0), *((gate, 0) for gate, _ in gates), *pairs])
 
     def _judged(self, *, by_family: bool) -> tuple[Array, dict[str, Score]]:
         """Quantiles of the errors, and scores."""
         errors = np.zeros((len(LABELS), len(QUANTILES)))
         scores: dict[str, Score] = {}
+        ended_s = np.array([run.ended_s for run in self._runs])
         for at, label in enumerate(LABELS):
             one = self._learnt.get(label.name)
             if one is None:
@@ -226,7 +254,7 @@ class _Fitter:
             for which, quantile in enumerate(QUANTILES):
                 each = [_quantile(part, quantile) for part in parts if len(part)]
                 errors[at, which] = (max if quantile > 0.5 else min)(each)  # noqa: PLR2004
-            scores[label.name] = _score(label, one, by_family=by_family)
+            scores[label.name] = _score(label, one, ended_s, by_family=by_family)
         return errors, scores
 
     def _importance(self) -> Array:
@@ -241,6 +269,18 @@ class _Fitter:
         return mean
 
 
+def _blend(grown: Array, straight: Array, wanted: Array) -> float:
+    """How much of the sum of products: what is best on the unseen, drawn to the middle."""
+    apart = grown - straight
+    many = float(apart @ apart) + 1e-12
+    best = float(np.clip((wanted - straight) @ apart / many, 0.0, 1.0))
+    return (len(wanted) * best + _DRAWN * 0.5) / (len(wanted) + _DRAWN)
+
+
+def _asked(name: str) -> bool:
+    return name.startswith(("ask.", "env.", "launcher"))
+
+
 def _added(smooth: Array, trees: Array, wanted: Array) -> tuple[float, Array]:
     """So much of what the trees say as is best on what they have not seen; and the sum."""
     left = wanted - smooth
@@ -249,17 +289,25 @@ def _added(smooth: Array, trees: Array, wanted: Array) -> tuple[float, Array]:
     return weight, smooth + weight * trees
 
 
-def _score(label: Label, one: _Learnt, *, by_family: bool) -> Score:
+def _score(label: Label, one: _Learnt, ended_s: Array, *, by_family: bool) -> Score:
     off = one.wanted - one.unseen
     spread = float(np.var(one.wanted))
     skill = 1.0 - float(np.mean(off**2)) / spread if spread > 0 else 1.0
     measured, said = label.unbent(one.wanted), label.unbent(one.unseen)
     variance = float(np.var(measured))
+    order = np.argsort(ended_s[one.where], kind="stable")
+    recent, before = np.abs(off[order[-RECENT:]]), np.abs(off[order[:-RECENT]])
+    why = ""
+    if by_family and skill < _SKILL:
+        why = "says too little of families it has not seen"
+    elif len(before) >= RECENT and is_drift(recent.tolist(), float(np.expm1(np.median(before)))):
+        why = f"the last {len(recent)} runs are unlike those before"
     return Score(
         runs=len(off),
         error=float(np.expm1(np.median(np.abs(off)))),
+        recent_error=float(np.expm1(np.median(recent))),
         r2=1.0 - float(np.mean((measured - said) ** 2)) / variance if variance > 0 else 1.0,
-        off="says too little of families it has not seen" if by_family and skill < _SKILL else "",
+        off=why,
     )
 
 
@@ -283,14 +331,17 @@ def _span(label: Label, one: _Learnt | None) -> tuple[float, float]:
     return float(one.wanted.min() - wider), float(one.wanted.max() + wider)
 
 
-def _laws(found: Sequence[_Learnt | None], numbers: int) -> Laws:
+def _laws(found: Sequence[_Learnt | None], columns: Columns) -> Laws:
     kept = [one for one in found if one is not None]
     counts = [len(one.weights) if one else 0 for one in found]
+    nothing = np.zeros(1 + len(columns.names))
     return Laws(
-        exponents=np.concatenate([one.exponents for one in kept]).reshape(-1, numbers),
+        exponents=np.concatenate([one.exponents for one in kept]).reshape(-1, len(columns.numbers)),
         gates=np.concatenate([one.gates for one in kept]).reshape(-1, 2).astype(np.int32),
         weights=np.concatenate([one.weights for one in kept]),
         first=np.concatenate(([0], np.cumsum(counts))).astype(np.int32),
+        power=np.array([one.power if one else nothing for one in found]),
+        blend=np.array([one.blend if one else 0.0 for one in found]),
     )
 
 
@@ -307,6 +358,3 @@ def _refolded(folds: Whole) -> Whole:
 
 def _number(value: float | None) -> float:
     return np.nan if value is None or not np.isfinite(value) or value < 0 else float(value)
-
-
-__all__ = ["Forest", "TooFewError", "fit"]

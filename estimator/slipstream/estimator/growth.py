@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Growth laws: what a training needs is a sum of products of its sizes, none of them negative.
+"""Growth laws: what a training needs grows with its sizes. Two forms, and the middle of both.
 
-Memory is weights and their optimizer's state (width² · depth) plus activations (batch · width ·
+A power law, one product with any exponents, needs few runs. A sum of products, none of them
+negative, is what really happens, and takes more runs to find:
+
+memory is weights and their optimizer's state (width² · depth) plus activations (batch · width ·
 depth · …) plus a constant; the time of a mini-batch is made likewise. Which products is found in
-the runs (`growth_fit`); here they are only multiplied out. Beyond the sizes that were seen they go
+the runs (`growth_fit`); here they are only multiplied out. Beyond the sizes that were seen both go
 on growing, as trees cannot.
 """
 
@@ -37,9 +40,18 @@ class Laws:
     """Terms × 2."""
     weights: Array
     first: NDArray[np.int32]
+    power: Array
+    """Labels × (1 + columns): the power laws, bent. They are straight lines there."""
+    blend: Array
+    """Of each label the part that the sum of products has in it; the rest is the power law's."""
+
+    def lines(self, row: Row) -> Array:
+        """What each label's power law says of one job, bent."""
+        lines: Array = self.power[:, 0] + self.power[:, 1:] @ row.scaled
+        return lines
 
     def values(self, row: Row) -> Array:
-        """What each label's law says of one job."""
+        """What each label's sum of products says of one job."""
         logs = np.minimum(self.exponents @ row.logs, LARGEST_LOG)
         opened = row.gates[self.gates]
         sums = np.zeros(len(self.weights) + 1)

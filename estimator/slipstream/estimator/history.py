@@ -113,6 +113,23 @@ class History:
             for row in rows:
                 yield from_row(dict(zip(COLUMNS, row, strict=True)))
 
+    def families(self) -> dict[str, int]:
+        """How many runs of each had their GPUs to themselves."""
+        query = "SELECT family, count(*) FROM run WHERE alone GROUP BY family"
+        return {str(family): int(count) for family, count in self._db.execute(query)}
+
+    def newer(self, family: str | None, ended_s: float) -> int:
+        """How many runs of a family, or of all, ended after that."""
+        where, values = ("", ()) if family is None else ("family = ? AND", (family,))
+        query = f"SELECT count(*) FROM run WHERE {where} ended_s > ?"  # noqa: S608 (our own words)
+        (count,) = self._db.execute(query, (*values, ended_s)).fetchone()
+        return int(count)
+
+    def changes(self) -> int:
+        """Another number after somebody else has written."""
+        (version,) = self._db.execute("PRAGMA data_version").fetchone()
+        return int(version)
+
     def remember(self, token: str, at_s: float, features: Features) -> None:
         """Keep what a job was submitted with until it ends; jobs wait for weeks at most."""
         row = (

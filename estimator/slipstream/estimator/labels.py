@@ -48,6 +48,10 @@ class Label:
     follows: Callable[[Mapping[str, Array]], Array] | None = None
     """From labels before it: tried beside learning it by itself."""
     parts: tuple[str, ...] = ()
+    sized: bool = True
+    """Only numbers that may be sizes count for it: not how long is trained."""
+    shrinks: bool = False
+    """It may become less as a size grows: time does with workers, memory does not."""
     zero_alone: bool = False
     """0 for a run on one GPU, and only learnt from the others."""
 
@@ -76,33 +80,45 @@ def _sent_mib(run: Run) -> float | None:
 
 LABELS: Final = (
     Label("gpu_memory_mib", lambda run: run.gpu_memory_mib, least=1.0),
-    Label("minibatch_ms", lambda run: run.minibatch_ms),
+    Label("minibatch_ms", lambda run: run.minibatch_ms, shrinks=True),
     Label("device_ms", lambda run: _each(run.device_s and run.device_s * _MS_IN_S, run.minibatches)),
     Label("sent_mib", _sent_mib, zero_alone=True),
-    Label("minibatches", lambda run: run.minibatches, least=1.0),
+    Label("minibatches", lambda run: run.minibatches, least=1.0, sized=False, shrinks=True),
     Label(
         "gpu_use_pct",
         lambda run: run.gpu_use_pct,
         Scale.LOGIT,
+        sized=False,
+        shrinks=True,
         follows=lambda of: _ALL_PCT * of["device_ms"] / of["minibatch_ms"],
         parts=("device_ms", "minibatch_ms"),
     ),
-    Label("gpu_use_spread_pct", lambda run: run.gpu_use_spread_pct, Scale.LOGIT),
+    Label(
+        "gpu_use_spread_pct",
+        lambda run: run.gpu_use_spread_pct,
+        Scale.LOGIT,
+        sized=False,
+        shrinks=True,
+    ),
     Label(
         "network_mbps",
         lambda run: run.network_mbps,
         least=1e-2,
+        sized=False,
+        shrinks=True,
         follows=lambda of: _MBIT_IN_MIB * _MS_IN_S * of["sent_mib"] / of["minibatch_ms"],
         parts=("sent_mib", "minibatch_ms"),
         zero_alone=True,
     ),
-    Label("cpus", lambda run: run.cpus, least=0.1),
+    Label("cpus", lambda run: run.cpus, least=0.1, sized=False, shrinks=True),
     Label("host_memory_mib", lambda run: run.host_memory_mib, least=1.0),
     Label("launch_s", lambda run: run.launch_s, least=1e-2),
     Label(
         "train_s",
         lambda run: run.train_s,
         least=1e-2,
+        sized=False,
+        shrinks=True,
         follows=lambda of: of["minibatches"] * of["minibatch_ms"] / _MS_IN_S,
         parts=("minibatches", "minibatch_ms"),
     ),
@@ -111,6 +127,8 @@ LABELS: Final = (
         "run_s",
         lambda run: run.run_s,
         least=1e-2,
+        sized=False,
+        shrinks=True,
         follows=lambda of: of["launch_s"] + of["train_s"] + of["save_s"],
         parts=("launch_s", "train_s", "save_s"),
     ),

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from slipstream.estimator.columns import WITHOUT_SIZE
-from slipstream.estimator.labels import AT, LABELS, NAMES
+from slipstream.estimator.labels import AT, LABELS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -34,7 +34,6 @@ _TENTH, _MEDIAN, _NINETY, _SAFE = range(len(QUANTILES))
 _FAR: Final = 1.0
 _MOST_GROWTH: Final = 2.0
 """Of a number that was the same in every run: beyond that nobody knows."""
-_LEAST: Final = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +43,8 @@ class Score:
     runs: int = 0
     error: float = 0.0
     """The median of how far it is off, as a factor less 1: 0.1 is 10 %."""
+    recent_error: float = 0.0
+    """The same of the newest ten runs."""
     r2: float = 0.0
     off: str = ""
     """Why it is not used."""
@@ -77,17 +78,27 @@ class Model:
     def _steps(self) -> tuple[int, ...]:
         return tuple(at for at in range(len(LABELS)) if self.known[at])
 
+    @cached_property
+    def words_used(self) -> tuple[str, ...]:
+        """Names of the words it looks at."""
+        return tuple(dict.fromkeys((*(name for name, _ in self.columns.words), *self.columns.closed)))
+
     def bent(self, row: Row) -> Array:
         """Every label of a job in the middle, on the scale it is learnt on; NaN if not known."""
-        grown = self.laws.values(row)
-        more = self.forest.means(row.scaled)
+        grown, lines = self.laws.values(row), self.laws.lines(row)
+        more, blend = self.forest.means(row.scaled), self.laws.blend
         found = np.full(len(LABELS), np.nan)
         values: dict[str, Array] = {}
         for at in self._steps:
             label = LABELS[at]
             follows = label.follows if self.derived[at] else None
-            value = follows(values) if follows else grown[at]
-            one = label.bent(np.maximum(value, _LEAST)) + more[at]
+            one = more[at]
+            if follows:
+                one += label.bent(follows(values))
+            elif blend[at]:
+                one += blend[at] * label.bent(grown[at]) + (1.0 - blend[at]) * lines[at]
+            else:
+                one += lines[at]
             one = np.minimum(np.maximum(one, self.low[at]), self.high[at])
             found[at] = one
             values[label.name] = label.unbent(one)
@@ -155,5 +166,3 @@ class Said:
             bent = bent + self.model.errors[at, quantile]
         return float(LABELS[at].unbent(bent))
 
-
-__all__ = ["EVERYBODY", "NAMES", "QUANTILES", "Model", "Said", "Score"]

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 MAGIC: Final = b"SLIPEST\n"
 VERSION: Final = 1
+DRAFT: Final = ".draft-"
 _HEAD: Final = struct.Struct("<8sIQ32s")
 _MOST_BYTES: Final = 256 << 20
 _KINDS: Final = {"<f8": np.dtype("<f8"), "<i4": np.dtype("<i4"), "|b1": np.dtype("?"), "node": NODE}
@@ -96,7 +97,7 @@ def write(model: Model, folder: Path) -> Path:
     head = _HEAD.pack(MAGIC, VERSION, len(told), hashlib.sha256(body).digest())
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     path = path_of(folder, model.family)
-    descriptor, name = tempfile.mkstemp(prefix=".draft-", dir=folder)
+    descriptor, name = tempfile.mkstemp(prefix=DRAFT, dir=folder)
     try:
         with os.fdopen(descriptor, "wb") as file:
             file.write(head + body)
@@ -158,8 +159,8 @@ def _model(words: _Words, arrays: dict[str, NDArray[Any]]) -> Model:
     _expect(set(words.scores) <= set(NAMES), "scores of other labels")
     shapes = {
         **dict.fromkeys(("centre", "spread", "low", "high", "far", "importance"), (width,)),
-        **dict.fromkeys(("derived", "known", "least", "most"), (labels,)),
-        "errors": (labels, len(QUANTILES)),
+        **dict.fromkeys(("derived", "known", "least", "most", "blend"), (labels,)),
+        **{"errors": (labels, len(QUANTILES)), "power": (labels, 1 + width)},
         **{"exponents": (terms, numbers), "gates": (terms, 2), "weights": (terms,)},
         **{"laws": (labels + 1,), "first": (labels + 1,)},
         **{"nodes": (len(arrays["nodes"]),), "roots": (len(arrays["roots"]),)},
@@ -189,7 +190,9 @@ def _model(words: _Words, arrays: dict[str, NDArray[Any]]) -> Model:
         newest_s=words.newest_s,
         fitted_s=words.fitted_s,
         columns=columns,
-        laws=Laws(arrays["exponents"], gates, arrays["weights"], laws),
+        laws=Laws(
+            *(arrays["exponents"], gates, arrays["weights"], laws, arrays["power"], arrays["blend"])
+        ),
         forest=forest,
         derived=arrays["derived"],
         known=arrays["known"],
@@ -211,6 +214,8 @@ _ARRAYS: Final[dict[str, Callable[[Model], NDArray[Any]]]] = {
     "importance": lambda model: model.importance,
     "exponents": lambda model: model.laws.exponents,
     "weights": lambda model: model.laws.weights,
+    "power": lambda model: model.laws.power,
+    "blend": lambda model: model.laws.blend,
     "errors": lambda model: model.errors,
     "least": lambda model: model.low,
     "most": lambda model: model.high,

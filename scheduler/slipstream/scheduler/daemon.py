@@ -22,6 +22,8 @@ import uvicorn
 
 from slipstream.core.events import ClusterSeen, RulesChanged
 from slipstream.core.machine import Machine
+from slipstream.estimator.learner import Learner
+from slipstream.estimator.models import FOLDER, Models
 from slipstream.scheduler import peers
 from slipstream.scheduler.api import Api
 from slipstream.scheduler.board_sink import FILE_NAME, BoardSink
@@ -126,6 +128,8 @@ class Daemon:
             settings.disable_file,
             settings.events_between_checkpoints,
         )
+        self._engine.estimator.models = Models(settings.state_dir / FOLDER)
+        self._learner = Learner(settings.state_dir, self._engine.estimator.models)
         self._historian = Historian(settings.state_dir, self._engine.estimator.families.learn)
         self._engine.asked = self._historian.submitted
         self._watcher = Watcher(slurm, self._poller, self._deliver)
@@ -145,6 +149,7 @@ class Daemon:
         self._enactor.start(live if state.advising else ())
         self._historian.recall(state)
         self._historian.start()
+        self._learner.start()
         self._poller.start()
         self._hold.start()
         try:
@@ -153,6 +158,7 @@ class Daemon:
             self._enactor.stop()
             self._hold.stop()
             self._historian.stop()
+            self._learner.stop()
             self._journal.close()
         return self._ending.code
 
