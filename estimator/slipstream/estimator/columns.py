@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
+from slipstream.estimator.labels import WITHOUT_EFFECT
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
@@ -35,12 +37,6 @@ _WIDE: Final = 8
 _SAME: Final = 1e-9
 _LARGEST: Final = 1e100
 _FAR_LOG: Final = math.log(2.0)
-WITHOUT_SIZE: Final = re.compile(
-    r"seed|port|lr|rate|momentum|decay|dropout|beta|eps|epoch|iter|minibatches|steps|every"
-    r"|interval|warmup|patience|rank|(?:^|[._])id(?:$|[._])|time_limit"
-)
-"""Numbers that make a run longer or other, never larger."""
-WITHOUT_EFFECT: Final = re.compile(r"seed|port|(?:^|[._])id(?:$|[._])")
 _NOT_OURS: Final = re.compile(rf"^(?!arg\.|hint\.|launch\.)|{WITHOUT_EFFECT.pattern}")
 """Names that make no configuration of their own."""
 

@@ -8,20 +8,15 @@ is promised of a model comes from them.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import combinations_with_replacement
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from slipstream.estimator.columns import (
-    WITHOUT_EFFECT,
-    WITHOUT_SIZE,
-    Row,
-    columns_of,
-    configuration,
-)
+from slipstream.estimator.columns import Row, columns_of, configuration
 from slipstream.estimator.drift import RECENT, is_drift
 from slipstream.estimator.growth import Laws
-from slipstream.estimator.growth_fit import Choice, law_of, power_law
+from slipstream.estimator.growth_fit import BENT, Choice, curved, law_of, power_law
 from slipstream.estimator.labels import LABELS, NAMES
 from slipstream.estimator.model import EVERYBODY, QUANTILES, Model, Score
 from slipstream.estimator.trees import Grown, Recipe, flat, grow
@@ -44,6 +39,8 @@ FEWEST_FAMILIES: Final = 3
 _FOLDS: Final = 5
 _MOST_NUMBERS: Final = 6
 _MOST_FLAGS: Final = 8
+_MOST_PAIRED: Final = 14
+_RUNS_FOR_PAIRS: Final = 20
 _DRAWN: Final = 20.0
 """So many runs the middle of two laws counts for."""
 _CHECKED: Final = 0.01
@@ -102,6 +99,7 @@ class _Fitter:
         order = np.random.default_rng(recipe.seed).permutation(int(groups.max()) + 1)
         self._folds = order[groups] % min(_FOLDS, len(order))
         self._learnt: dict[str, _Learnt] = {}
+        self._pairs = _pairs(self._columns, len(runs))
 
     def model(self, family: str, now_s: float) -> Model:
         """All labels, put together."""
@@ -120,7 +118,7 @@ class _Fitter:
             newest_s=max(run.ended_s for run in self._runs),
             fitted_s=now_s,
             columns=self._columns,
-            laws=_laws(found, self._columns),
+            laws=_laws(found, self._columns, self._pairs),
             forest=flat([one.trees if one else () for one in found], len(self._columns.centre)),
             derived=np.array([one is not None and one.derived for one in found]),
             known=np.array([one is not None for one in found]),
@@ -153,10 +151,7 @@ class _Fitter:
         groups, folds = _groups(self._groups[where].tolist()), _refolded(self._folds[where])
         first = grow(rows.scaled, wanted, groups, self._recipe.quick())
         law = law_of(rows, label.unbent(wanted), folds, self._choice(label, first.importance))
-        sizes = np.array([not self._no_size(label, name) for name in self._columns.names])
-        line, straight = power_law(rows.scaled[:, sizes], wanted, folds)
-        power = np.zeros(1 + len(sizes))
-        power[0], power[1:][sizes] = line[0], line[1:]
+        power, straight = self._power(label, rows.scaled, wanted, folds)
         grown = label.bent(law.unseen)
         blend = _blend(grown, straight, wanted)
         smooth = blend * grown + (1.0 - blend) * straight
@@ -172,9 +167,30 @@ class _Fitter:
             importance=first.importance,
         )
 
+    def _power(
+        self, label: Label, table: Array, wanted: Array, folds: Whole
+    ) -> tuple[Array, Array]:
+        """The straight and the bent power law, mixed: weights of all columns and pairs."""
+        width, pairs = table.shape[1], self._pairs
+        sizes = np.array([not self._no_size(label, name) for name in self._columns.names])
+        mine = np.flatnonzero(sizes[pairs].all(axis=1))
+        line, straight = power_law(table[:, sizes], wanted, folds)
+        power = np.zeros(1 + width + len(pairs))
+        power[0], power[1 : 1 + width][sizes] = line[0], line[1:]
+        if len(mine):
+            both = np.concatenate((np.flatnonzero(sizes), width + mine))
+            bent, unseen = power_law(curved(table, pairs)[:, both], wanted, folds)
+            weights = np.zeros_like(power)
+            weights[0], weights[1 + both] = bent[0], bent[1:]
+            weights[1 + width :] *= BENT
+            part = _blend(unseen, straight, wanted)
+            power = part * weights + (1.0 - part) * power
+            straight = part * unseen + (1.0 - part) * straight
+        return power, straight
+
     def _no_size(self, label: Label, name: str) -> bool:
         """Whether a column cannot matter for a label, by its name."""
-        return bool((WITHOUT_SIZE if label.sized else WITHOUT_EFFECT).search(name))
+        return bool(label.ignores.search(name))
 
     def _from_parts(self, label: Label, where: Whole, measured: Array) -> list[_Learnt]:
         """What follows from the parts that are learnt; nothing if they are of other runs."""
@@ -199,7 +215,7 @@ class _Fitter:
         return [
             _Learnt(
                 *(np.zeros((0, numbers)), np.zeros((0, 2), dtype=np.int32), np.zeros(0)),
-                *(np.zeros(1 + len(self._columns.names)), 0.0),
+                *(np.zeros(1 + len(self._columns.names) + len(self._pairs)), 0.0),
                 trees=[one.times(weight) for one in trees.trees] if weight else (),
                 derived=True,
                 where=where,
@@ -277,6 +293,13 @@ def _blend(grown: Array, straight: Array, wanted: Array) -> float:
     return (len(wanted) * best + _DRAWN * 0.5) / (len(wanted) + _DRAWN)
 
 
+def _pairs(columns: Columns, runs: int) -> NDArray[np.int32]:
+    """Of the columns that are told to the program; fewer where there are few runs."""
+    ours = [at for at, name in enumerate(columns.names) if not _asked(name)][:_MOST_PAIRED]
+    found = list(combinations_with_replacement(ours, 2)) if runs >= _RUNS_FOR_PAIRS else []
+    return np.array(found, dtype=np.int32).reshape(-1, 2)
+
+
 def _asked(name: str) -> bool:
     return name.startswith(("ask.", "env.", "launcher"))
 
@@ -331,15 +354,18 @@ def _span(label: Label, one: _Learnt | None) -> tuple[float, float]:
     return float(one.wanted.min() - wider), float(one.wanted.max() + wider)
 
 
-def _laws(found: Sequence[_Learnt | None], columns: Columns) -> Laws:
+def _laws(
+    found: Sequence[_Learnt | None], columns: Columns, pairs: NDArray[np.int32]
+) -> Laws:
     kept = [one for one in found if one is not None]
     counts = [len(one.weights) if one else 0 for one in found]
-    nothing = np.zeros(1 + len(columns.names))
+    nothing = np.zeros(1 + len(columns.names) + len(pairs))
     return Laws(
         exponents=np.concatenate([one.exponents for one in kept]).reshape(-1, len(columns.numbers)),
         gates=np.concatenate([one.gates for one in kept]).reshape(-1, 2).astype(np.int32),
         weights=np.concatenate([one.weights for one in kept]),
         first=np.concatenate(([0], np.cumsum(counts))).astype(np.int32),
+        pairs=pairs,
         power=np.array([one.power if one else nothing for one in found]),
         blend=np.array([one.blend if one else 0.0 for one in found]),
     )

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     Array = NDArray[np.float64]
 
 LARGEST_LOG: Final = 60.0
+FARTHEST: Final = 3.0
+"""Spreads from the centre: beyond that a line bends no more."""
+_ONE: Final = np.ones(1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,13 +44,17 @@ class Laws:
     weights: Array
     first: NDArray[np.int32]
     power: Array
-    """Labels × (1 + columns): the power laws, bent. They are straight lines there."""
+    """Labels × (1 + columns + pairs): the power laws, bent. They are straight lines there."""
+    pairs: NDArray[np.int32]
+    """Pairs of columns whose products bend the lines a little."""
     blend: Array
     """Of each label the part that the sum of products has in it; the rest is the power law's."""
 
     def lines(self, row: Row) -> Array:
         """What each label's power law says of one job, bent."""
-        lines: Array = self.power[:, 0] + self.power[:, 1:] @ row.scaled
+        near = np.minimum(np.maximum(row.scaled, -FARTHEST), FARTHEST)
+        products = near[self.pairs[:, 0]] * near[self.pairs[:, 1]]
+        lines: Array = self.power @ np.concatenate((_ONE, row.scaled, products))
         return lines
 
     def values(self, row: Row) -> Array:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 from scipy.optimize import nnls
 
-from slipstream.estimator.growth import LARGEST_LOG
+from slipstream.estimator.growth import FARTHEST, LARGEST_LOG
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,7 +38,8 @@ _PLAINER: Final = 0.98
 """So much a product must explain more for each factor it has more."""
 _WORST: Final = 2.0
 """An error beyond e² counts as this: one run must not decide."""
-_PENALTIES: Final = (0.01, 0.1, 1.0, 3.0, 10.0, 30.0, 100.0)
+BENT: Final = 0.3
+_PENALTIES: Final = (0.01, 0.1, 1.0, 3.0, 10.0, 30.0, 100.0, 1000.0)
 _TINY: Final = 1e-9
 _SLACK: Final = 0.5
 """Of a standard error: fewer terms are worth as much."""
@@ -144,11 +145,21 @@ def power_law(table: Array, wanted: Array, folds: Whole) -> tuple[Array, Array]:
     return _line(table, wanted, best[1]), best[2]
 
 
+def curved(table: Array, pairs: NDArray[np.int32]) -> Array:
+    """The same columns and the products of pairs of them, which count for less."""
+    near = np.clip(table, -FARTHEST, FARTHEST)
+    return np.hstack((table, BENT * near[:, pairs[:, 0]] * near[:, pairs[:, 1]]))
+
+
 def _line(table: Array, wanted: Array, penalty: float) -> Array:
     centre, middle = table.mean(axis=0), float(wanted.mean())
     near = table - centre
-    gram = near.T @ near + penalty * np.eye(table.shape[1])
-    weights = np.linalg.solve(gram, near.T @ (wanted - middle))
+    if table.shape[1] <= len(table):
+        gram = near.T @ near + penalty * np.eye(table.shape[1])
+        weights = np.linalg.solve(gram, near.T @ (wanted - middle))
+    else:
+        gram = near @ near.T + penalty * np.eye(len(table))
+        weights = near.T @ np.linalg.solve(gram, wanted - middle)
     return np.concatenate(([middle - float(centre @ weights)], weights))
 
 

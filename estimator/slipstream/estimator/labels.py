@@ -7,6 +7,7 @@ same for a small job and a large one.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
@@ -26,6 +27,16 @@ _LEAST_PCT: Final = 0.5
 _ALL_PCT: Final = 100.0
 _MBIT_IN_MIB: Final = 8.388608
 _MS_IN_S: Final = 1e3
+WITHOUT_EFFECT: Final = re.compile(r"seed|port|(?:^|[._])id(?:$|[._])")
+WITHOUT_SIZE: Final = re.compile(
+    rf"{WITHOUT_EFFECT.pattern}|lr|rate|momentum|decay|dropout|beta|eps|epoch|iter|minibatches"
+    r"|steps|every|interval|warmup|patience|rank|time_limit"
+)
+"""Numbers that make a run longer or other, never larger."""
+_NOT_ON_DEVICE: Final = re.compile(rf"{WITHOUT_SIZE.pattern}|worker|loader|thread|prefetch")
+"""Nor do those who load the data matter to the GPU's memory and kernels."""
+_NOT_IN_WEIGHTS: Final = re.compile(rf"{_NOT_ON_DEVICE.pattern}|batch|precision|optim")
+"""And gradients are as large as the model, whatever it is fed with."""
 
 
 class Scale(StrEnum):
@@ -48,8 +59,8 @@ class Label:
     follows: Callable[[Mapping[str, Array]], Array] | None = None
     """From labels before it: tried beside learning it by itself."""
     parts: tuple[str, ...] = ()
-    sized: bool = True
-    """Only numbers that may be sizes count for it: not how long is trained."""
+    ignores: re.Pattern[str] = WITHOUT_SIZE
+    """Features that cannot matter for it, by their names: it is not searched among them."""
     shrinks: bool = False
     """It may become less as a size grows: time does with workers, memory does not."""
     zero_alone: bool = False
@@ -73,22 +84,27 @@ def _each(total: float | None, of: float | None) -> float | None:
     return total / of if total is not None and of else None
 
 
+def _device_ms(run: Run) -> float | None:
+    """How long a GPU is busy with a mini-batch."""
+    return _each(run.device_s and run.device_s * _MS_IN_S, run.minibatches)
+
+
 def _sent_mib(run: Run) -> float | None:
     """By each node in a mini-batch."""
     return _each(_each(run.sent_mib, run.nodes), run.minibatches)
 
 
 LABELS: Final = (
-    Label("gpu_memory_mib", lambda run: run.gpu_memory_mib, least=1.0),
+    Label("gpu_memory_mib", lambda run: run.gpu_memory_mib, least=1.0, ignores=_NOT_ON_DEVICE),
     Label("minibatch_ms", lambda run: run.minibatch_ms, shrinks=True),
-    Label("device_ms", lambda run: _each(run.device_s and run.device_s * _MS_IN_S, run.minibatches)),
-    Label("sent_mib", _sent_mib, zero_alone=True),
-    Label("minibatches", lambda run: run.minibatches, least=1.0, sized=False, shrinks=True),
+    Label("device_ms", _device_ms, ignores=_NOT_ON_DEVICE),
+    Label("sent_mib", _sent_mib, ignores=_NOT_IN_WEIGHTS, zero_alone=True),
+    Label("minibatches", lambda run: run.minibatches, least=1.0, ignores=WITHOUT_EFFECT, shrinks=True),
     Label(
         "gpu_use_pct",
         lambda run: run.gpu_use_pct,
         Scale.LOGIT,
-        sized=False,
+        ignores=WITHOUT_EFFECT,
         shrinks=True,
         follows=lambda of: _ALL_PCT * of["device_ms"] / of["minibatch_ms"],
         parts=("device_ms", "minibatch_ms"),
@@ -97,27 +113,27 @@ LABELS: Final = (
         "gpu_use_spread_pct",
         lambda run: run.gpu_use_spread_pct,
         Scale.LOGIT,
-        sized=False,
+        ignores=WITHOUT_EFFECT,
         shrinks=True,
     ),
     Label(
         "network_mbps",
         lambda run: run.network_mbps,
         least=1e-2,
-        sized=False,
+        ignores=WITHOUT_EFFECT,
         shrinks=True,
         follows=lambda of: _MBIT_IN_MIB * _MS_IN_S * of["sent_mib"] / of["minibatch_ms"],
         parts=("sent_mib", "minibatch_ms"),
         zero_alone=True,
     ),
-    Label("cpus", lambda run: run.cpus, least=0.1, sized=False, shrinks=True),
+    Label("cpus", lambda run: run.cpus, least=0.1, ignores=WITHOUT_EFFECT, shrinks=True),
     Label("host_memory_mib", lambda run: run.host_memory_mib, least=1.0),
     Label("launch_s", lambda run: run.launch_s, least=1e-2),
     Label(
         "train_s",
         lambda run: run.train_s,
         least=1e-2,
-        sized=False,
+        ignores=WITHOUT_EFFECT,
         shrinks=True,
         follows=lambda of: of["minibatches"] * of["minibatch_ms"] / _MS_IN_S,
         parts=("minibatches", "minibatch_ms"),
@@ -127,7 +143,7 @@ LABELS: Final = (
         "run_s",
         lambda run: run.run_s,
         least=1e-2,
-        sized=False,
+        ignores=WITHOUT_EFFECT,
         shrinks=True,
         follows=lambda of: of["launch_s"] + of["train_s"] + of["save_s"],
         parts=("launch_s", "train_s", "save_s"),

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from slipstream.estimator.columns import WITHOUT_SIZE
-from slipstream.estimator.labels import AT, LABELS
+from slipstream.estimator.labels import AT, LABELS, WITHOUT_SIZE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -153,15 +153,15 @@ def _arrays(words: _Words, data: bytes, at: int) -> dict[str, NDArray[Any]]:
 def _model(words: _Words, arrays: dict[str, NDArray[Any]]) -> Model:
     labels, numbers = len(NAMES), len(words.numbers)
     width = numbers + len(words.told) + len(words.words)
-    terms = len(arrays["weights"])
+    terms, pairs = len(arrays["weights"]), len(arrays["pairs"])
     _expect(words.labels == list(NAMES) and words.quantiles == list(QUANTILES), "other labels")
     _expect(numbers >= 1 and all(one.floor > 0 for one in words.numbers), "no numbers")
     _expect(set(words.scores) <= set(NAMES), "scores of other labels")
     shapes = {
         **dict.fromkeys(("centre", "spread", "low", "high", "far", "importance"), (width,)),
         **dict.fromkeys(("derived", "known", "least", "most", "blend"), (labels,)),
-        **{"errors": (labels, len(QUANTILES)), "power": (labels, 1 + width)},
-        **{"exponents": (terms, numbers), "gates": (terms, 2), "weights": (terms,)},
+        **{"errors": (labels, len(QUANTILES)), "power": (labels, 1 + width + pairs)},
+        **{"exponents": (terms, numbers), "gates": (terms, 2), "pairs": (pairs, 2), "weights": (terms,)},
         **{"laws": (labels + 1,), "first": (labels + 1,)},
         **{"nodes": (len(arrays["nodes"]),), "roots": (len(arrays["roots"]),)},
     }
@@ -174,6 +174,7 @@ def _model(words: _Words, arrays: dict[str, NDArray[Any]]) -> Model:
     gates, laws = arrays["gates"], arrays["laws"]
     many = 2 + 2 * (width - numbers)
     _expect(bool(((gates >= 0) & (gates < many)).all()), "a gate that does not exist")
+    _expect(bool(((arrays["pairs"] >= 0) & (arrays["pairs"] < width)).all()), "pairs of nothing")
     _expect(laws[0] == 0 and laws[-1] == terms and bool((np.diff(laws) >= 0).all()), "no laws")
     columns = Columns(
         numbers=tuple(words.numbers),
@@ -191,7 +192,8 @@ def _model(words: _Words, arrays: dict[str, NDArray[Any]]) -> Model:
         fitted_s=words.fitted_s,
         columns=columns,
         laws=Laws(
-            *(arrays["exponents"], gates, arrays["weights"], laws, arrays["power"], arrays["blend"])
+            *(arrays["exponents"], gates, arrays["weights"], laws, arrays["power"]),
+            *(arrays["pairs"], arrays["blend"]),
         ),
         forest=forest,
         derived=arrays["derived"],
@@ -216,6 +218,7 @@ _ARRAYS: Final[dict[str, Callable[[Model], NDArray[Any]]]] = {
     "weights": lambda model: model.laws.weights,
     "power": lambda model: model.laws.power,
     "blend": lambda model: model.laws.blend,
+    "pairs": lambda model: model.laws.pairs,
     "errors": lambda model: model.errors,
     "least": lambda model: model.low,
     "most": lambda model: model.high,
@@ -228,7 +231,7 @@ _ARRAYS: Final[dict[str, Callable[[Model], NDArray[Any]]]] = {
     "nodes": lambda model: model.forest.nodes,
 }
 """In the order in which they are in a file."""
-_WHOLE: Final = frozenset({"gates", "laws", "roots", "first"})
+_WHOLE: Final = frozenset({"gates", "pairs", "laws", "roots", "first"})
 
 
 def _kind_of(name: str) -> str:
