@@ -11,6 +11,7 @@ import re
 from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
@@ -35,7 +36,8 @@ _RARE: Final = 0.03
 _WIDE: Final = 8
 """A whole number that goes from 0 to this grows by factors."""
 _SAME: Final = 1e-9
-_LARGEST: Final = 1e100
+_LARGEST: Final = 1e12
+"""No size is larger: what is counts as not told."""
 _FAR_LOG: Final = math.log(2.0)
 _NOT_OURS: Final = re.compile(rf"^(?!arg\.|hint\.|launch\.)|{WITHOUT_EFFECT.pattern}")
 """Names that make no configuration of their own."""
@@ -106,7 +108,10 @@ class Columns:
     ) -> Row:
         """One job."""
         get, known = numbers.get, categories.get
-        values = [get(one.name, one.fill) for one in self.numbers]
+        values = [
+            value if -_LARGEST < (value := get(one.name, one.fill)) < _LARGEST else one.fill
+            for one in self.numbers
+        ]
         values[0] = gpus
         flags = [1.0 if name in numbers else 0.0 for name in self.told]
         flags += [1.0 if known(name) == word else 0.0 for name, word in self.words]
@@ -122,7 +127,6 @@ class Columns:
         return float((np.maximum(self.low - scaled, scaled - self.high) / self.far).max())
 
     def _of(self, values: Array, flags: Array) -> Row:
-        values = np.minimum(np.maximum(values, -_LARGEST), _LARGEST)
         logs = np.log(np.maximum(values, self._floors))
         bent = np.where(self._grows, logs, values)
         scaled = (np.concatenate((bent, flags)) - self.centre) / self.spread
@@ -214,7 +218,8 @@ def _often(runs: Sequence[Run], told: Iterable[Mapping[str, object]]) -> list[st
     counts = Counter(name for one in told for name in one)
     least = _least(runs)
     names = sorted(counts, key=lambda name: (-counts[name], name))
-    return [name for name in names if counts[name] >= least][:MOST_COLUMNS]
+    wanted = (name for name in names if counts[name] >= least and not WITHOUT_EFFECT.search(name))
+    return list(islice(wanted, MOST_COLUMNS))
 
 
 def _has(run: Run, name: str, word: int) -> float:

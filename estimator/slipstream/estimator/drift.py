@@ -37,7 +37,7 @@ def drifted(model: Model, runs: Sequence[Run]) -> dict[str, str]:
         for at, label in enumerate(LABELS):
             measured = label.measured(run)
             if measured and model.known[at] and np.isfinite(said.bent[at]):
-                off = abs(float(label.bent(np.float64(measured)) - said.bent[at]))
+                off = abs(label.bend(measured) - said.bent[at])
                 errors.setdefault(label.name, []).append(off)
     return {
         name: f"the last {len(off)} runs are {np.expm1(np.median(off)):.0%} off, "

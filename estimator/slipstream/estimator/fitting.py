@@ -12,6 +12,7 @@ from itertools import combinations_with_replacement
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
+from threadpoolctl import threadpool_limits
 
 from slipstream.estimator.columns import Row, columns_of, configuration
 from slipstream.estimator.drift import RECENT, is_drift
@@ -87,8 +88,9 @@ def fit(runs: Sequence[Run], family: str, now_s: float, recipe: Recipe | None = 
     count = int(groups.max()) + 1 if len(runs) else 0
     if count < (FEWEST_FAMILIES if family == EVERYBODY else FEWEST_CONFIGURATIONS):
         raise TooFewError(f"{count} configurations or families in {len(runs)} runs")
-    fitter = _Fitter(runs, groups, recipe or Recipe())
-    return fitter.model(family, now_s)
+    # Many small products: threads of the linear algebra would only wait for each other.
+    with threadpool_limits(limits=1):
+        return _Fitter(runs, groups, recipe or Recipe()).model(family, now_s)
 
 
 class _Fitter:

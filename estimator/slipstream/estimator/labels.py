@@ -7,10 +7,11 @@ same for a small job and a large one.
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -27,10 +28,11 @@ _LEAST_PCT: Final = 0.5
 _ALL_PCT: Final = 100.0
 _MBIT_IN_MIB: Final = 8.388608
 _MS_IN_S: Final = 1e3
-WITHOUT_EFFECT: Final = re.compile(r"seed|port|(?:^|[._])id(?:$|[._])")
+_LARGEST_LOG: Final = 600.0
+WITHOUT_EFFECT: Final = re.compile(r"seed|(?:^|[._])(?:port|id|(?:local_|node_)?rank)(?:$|[._])")
 WITHOUT_SIZE: Final = re.compile(
-    rf"{WITHOUT_EFFECT.pattern}|lr|rate|momentum|decay|dropout|beta|eps|epoch|iter|minibatches"
-    r"|steps|every|interval|warmup|patience|rank|time_limit"
+    rf"{WITHOUT_EFFECT.pattern}|(?:^|[._])lr|learning_rate|momentum|decay|dropout|beta|epsilon|epoch"
+    r"|iter|minibatches|(?:^|[._]|max_|num_)steps|every|interval|warmup|patience|time_limit"
 )
 """Numbers that make a run longer or other, never larger."""
 _NOT_ON_DEVICE: Final = re.compile(rf"{WITHOUT_SIZE.pattern}|worker|loader|thread|prefetch")
@@ -56,8 +58,8 @@ class Label:
     scale: Scale = Scale.LOG
     least: float = 1e-3
     """What is smaller counts as this: nobody plans with less."""
-    follows: Callable[[Mapping[str, Array]], Array] | None = None
-    """From labels before it: tried beside learning it by itself."""
+    follows: Callable[[Mapping[str, Any]], Any] | None = None
+    """From labels before it, of one job or many: tried beside learning it by itself."""
     parts: tuple[str, ...] = ()
     ignores: re.Pattern[str] = WITHOUT_SIZE
     """Features that cannot matter for it, by their names: it is not searched among them."""
@@ -78,6 +80,21 @@ class Label:
         if self.scale is Scale.LOG:
             return np.exp(values)
         return _ALL_PCT / (1.0 + np.exp(-values))
+
+
+    def bend(self, value: float) -> float:
+        """One value, as `bent`: in the submit path microseconds count."""
+        if self.scale is Scale.LOG:
+            return math.log(max(value, self.least))
+        share = min(max(value, _LEAST_PCT), _ALL_PCT - _LEAST_PCT) / _ALL_PCT
+        return math.log(share / (1.0 - share))
+
+    def unbend(self, value: float) -> float:
+        """And back."""
+        value = min(max(value, -_LARGEST_LOG), _LARGEST_LOG)
+        if self.scale is Scale.LOG:
+            return math.exp(value)
+        return _ALL_PCT / (1.0 + math.exp(-value))
 
 
 def _each(total: float | None, of: float | None) -> float | None:

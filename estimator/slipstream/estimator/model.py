@@ -7,16 +7,17 @@ found that this leaves out (docs/decisions/0013).
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from slipstream.estimator.labels import AT, LABELS, WITHOUT_SIZE
+from slipstream.estimator.labels import AT, LABELS, NAMES, WITHOUT_SIZE
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -74,34 +75,41 @@ class Model:
     scores: Mapping[str, Score] = field(default_factory=dict)
 
     @cached_property
-    def _steps(self) -> tuple[int, ...]:
-        return tuple(at for at in range(len(LABELS)) if self.known[at])
+    def spoken(self) -> frozenset[str]:
+        """The labels it has an opinion of that is not switched off."""
+        off = {name for name, score in self.scores.items() if score.off}
+        return frozenset(name for at, name in enumerate(NAMES) if self.known[at] and name not in off)
 
     @cached_property
     def words_used(self) -> tuple[str, ...]:
         """Names of the words it looks at."""
         return tuple(dict.fromkeys((*(name for name, _ in self.columns.words), *self.columns.closed)))
 
-    def bent(self, row: Row) -> Array:
+    def bent(self, row: Row) -> list[float]:
         """Every label of a job in the middle, on the scale it is learnt on; NaN if not known."""
-        grown, lines = self.laws.values(row), self.laws.lines(row)
-        more, blend = self.forest.means(row.scaled), self.laws.blend
-        found = np.full(len(LABELS), np.nan)
-        values: dict[str, Array] = {}
-        for at in self._steps:
-            label = LABELS[at]
-            follows = label.follows if self.derived[at] else None
-            one = more[at]
-            if follows:
-                one += label.bent(follows(values))
-            elif blend[at]:
-                one += blend[at] * label.bent(grown[at]) + (1.0 - blend[at]) * lines[at]
+        grown, lines = self.laws.values(row).tolist(), self.laws.lines(row).tolist()
+        found: list[float] = self.forest.means(row.scaled).tolist()
+        values: dict[str, float] = {}
+        for at, label in enumerate(LABELS):
+            known, derived, blend, low, high = self._plain[at]
+            if not known:
+                found[at] = math.nan
+                continue
+            if derived and label.follows:
+                smooth = label.bend(label.follows(values))
             else:
-                one += lines[at]
-            one = np.minimum(np.maximum(one, self.low[at]), self.high[at])
-            found[at] = one
-            values[label.name] = label.unbent(one)
+                smooth = (1.0 - blend) * lines[at]
+                if blend:
+                    smooth += blend * label.bend(grown[at])
+            found[at] = min(max(found[at] + smooth, low), high)
+            values[label.name] = label.unbend(found[at])
         return found
+
+    @cached_property
+    def _plain(self) -> list[tuple[bool, bool, float, float, float]]:
+        """Arrays as Python's own numbers: numpy is slow with single ones."""
+        columns = (self.known, self.derived, self.laws.blend, self.low, self.high)
+        return list(zip(*(column.tolist() for column in columns), strict=True))
 
     def familiar(self, row: Row) -> bool:
         """Whether its numbers are not far outside of what was learnt from."""
@@ -119,7 +127,7 @@ class Model:
         for name, before in self.columns.constants.items():
             now = numbers.get(name, before)
             if now != before and not WITHOUT_SIZE.search(name) and not name.startswith("ask."):
-                factor *= max(1.0, now / before) if before > 0 and now > 0 else np.inf
+                factor *= max(1.0, now / before) if before > 0 and now > 0 else math.inf
         return factor
 
     def is_like(self, numbers: Mapping[str, float], categories: Mapping[str, int], row: Row) -> bool:
@@ -135,7 +143,7 @@ class Model:
 class Said:
     """What a model says of one job: values by label."""
 
-    bent: Array
+    bent: Sequence[float]
     model: Model
     growth: float = 1.0
 
@@ -157,11 +165,12 @@ class Said:
         return self._at(name, _NINETY)
 
     def _at(self, name: str, quantile: int | None) -> float | None:
-        at = AT[name]
-        if not self.model.known[at] or self.model.scores.get(name, Score()).off:
+        model = self.model
+        if name not in model.spoken:
             return None
+        at = AT[name]
         bent = self.bent[at]
         if quantile is not None:
-            bent = bent + self.model.errors[at, quantile]
-        return float(LABELS[at].unbent(bent))
+            bent += float(model.errors[at, quantile])
+        return LABELS[at].unbend(bent)
 

@@ -68,7 +68,7 @@ class Models:
         if now == self._seen:
             return False
         changed = [name for name, seen in now.items() if self._seen.get(name) != seen]
-        for name in (*changed, *(self._by_file.keys() - now.keys())):
+        for name in (*changed, *(self._seen.keys() - now.keys())):
             self._by_file.pop(name, None)
             self.bad.pop(name, None)
         for name in changed:

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from math import ceil
 from typing import TYPE_CHECKING, Final
 
@@ -68,29 +67,29 @@ def _estimate(said: Said, features: Features, gpus: int) -> Estimate:
     default = safe_default(features)
     memory_mib, host_mib = said.safe("gpu_memory_mib"), said.safe("host_memory_mib")
     use_pct, cpus = said.middle("gpu_use_pct"), said.middle("cpus")
+    network_mbps = said.middle("network_mbps") if gpus > 1 else 0.0
+    low_s, run_s, high_s = said.early("run_s"), said.middle("run_s"), said.late("run_s")
+    limit_s = default.run_high_s
+    if high_s is None or run_s is None:
+        high_s = limit_s
+    else:
+        high_s = max(run_s, high_s if limit_s is None else min(high_s, limit_s))
     model = said.model
-    found = replace(
-        default,
+    return Estimate(
         basis=Basis.GLOBAL if model.family == EVERYBODY else Basis.FAMILY,
         runs=model.runs,
         gpus=gpus,
         gpu_memory_mib=None if memory_mib is None else ceil(memory_mib),
+        gpu_use_pct=default.gpu_use_pct if use_pct is None else min(use_pct, _ALL_PCT),
+        gpu_use_spread_pct=said.middle("gpu_use_spread_pct") or default.gpu_use_spread_pct,
+        network_mbps=default.network_mbps if network_mbps is None else network_mbps,
         cpus=default.cpus if cpus is None else max(1, ceil(cpus - _ALMOST)),
         host_memory_mib=default.host_memory_mib if host_mib is None else ceil(host_mib),
-        minibatch_ms=said.middle("minibatch_ms"),
+        run_s=run_s,
+        run_low_s=min(low_s or 0.0, run_s or 0.0),
+        run_high_s=high_s,
         launch_s=said.middle("launch_s"),
         train_s=said.middle("train_s"),
         save_s=said.middle("save_s"),
+        minibatch_ms=said.middle("minibatch_ms"),
     )
-    if use_pct is not None:
-        spread_pct = said.middle("gpu_use_spread_pct") or 0.0
-        found = replace(found, gpu_use_pct=min(use_pct, _ALL_PCT), gpu_use_spread_pct=spread_pct)
-    network_mbps = said.middle("network_mbps") if gpus > 1 else 0.0
-    if network_mbps is not None:
-        found = replace(found, network_mbps=network_mbps)
-    run_s, low_s, high_s = said.middle("run_s"), said.early("run_s"), said.late("run_s")
-    if run_s is not None and low_s is not None and high_s is not None:
-        limit_s = default.run_high_s
-        high_s = high_s if limit_s is None else min(high_s, limit_s)
-        found = replace(found, run_s=run_s, run_low_s=min(low_s, run_s), run_high_s=max(high_s, run_s))
-    return found

@@ -8,6 +8,7 @@ from importlib.metadata import version
 import click
 
 from slipstream.cli.estimate import estimate
+from slipstream.cli.estimator import estimator
 from slipstream.cli.gpus import gpus
 from slipstream.cli.history import history
 from slipstream.cli.jobs import jobs
@@ -37,5 +38,5 @@ def main() -> None:
     """
 
 
-for command in (estimate, gpus, history, jobs, mode, replay, sandbox, scheduler, why):
+for command in (estimate, estimator, gpus, history, jobs, mode, replay, sandbox, scheduler, why):
     main.add_command(command)

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 _DEFAULT_STATE_DIR: Final = "/var/lib/slipstream"
 
 
-def _state_dir_option(command: Callable[..., None]) -> Callable[..., None]:
+def state_dir_option(command: Callable[..., None]) -> Callable[..., None]:
+    """Where the history and the models are."""
     return click.option(
         "--state-dir",
         type=click.Path(path_type=Path, file_okay=False),
@@ -42,11 +43,11 @@ def history() -> None:
 
 
 @history.command("export")
-@_state_dir_option
+@state_dir_option
 @click.argument("file", type=click.File("w", encoding="utf-8"), default="-")
 def export_runs(state_dir: Path, file: TextIO) -> None:
     """Write all runs to FILE as CSV, the newest first; to the terminal without one."""
-    with closing(_opened(state_dir)) as runs:
+    with closing(opened_history(state_dir)) as runs:
         try:
             count = write_csv(runs.runs(), file)
         except (RunError, sqlite3.Error) as error:
@@ -55,7 +56,7 @@ def export_runs(state_dir: Path, file: TextIO) -> None:
 
 
 @history.command("import")
-@_state_dir_option
+@state_dir_option
 @click.option("--sacct", "from_sacct", is_flag=True, help="FILE is what sacct printed.")
 @click.argument("file", type=click.File("r", encoding="utf-8", errors="replace"), default="-")
 def import_runs(state_dir: Path, file: TextIO, *, from_sacct: bool) -> None:
@@ -68,7 +69,7 @@ def import_runs(state_dir: Path, file: TextIO, *, from_sacct: bool) -> None:
     """
     try:
         found = _from_sacct(file.read()) if from_sacct else list(read_csv(file))
-        with closing(_opened(state_dir)) as runs:
+        with closing(opened_history(state_dir)) as runs:
             count = runs.add(found)
             kept = len(runs)
     except SlurmParseError as error:
@@ -79,7 +80,8 @@ def import_runs(state_dir: Path, file: TextIO, *, from_sacct: bool) -> None:
     click.echo(f"{count} runs imported, {kept} are kept")
 
 
-def _opened(state_dir: Path) -> History:
+def opened_history(state_dir: Path) -> History:
+    """The history, made if it is not there; one clear error otherwise."""
     try:
         state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
         opened = History(state_dir / FILE)
