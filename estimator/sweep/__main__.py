@@ -51,11 +51,11 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=1e9, help="begin none after that long")
     parser.add_argument("--home", type=Path, default=ROOT / "build" / "sweep")
     parser.add_argument("--table", type=Path, default=TABLE)
-    parser.add_argument("--alone", action="store_true", help="only those on one GPU")
+    parser.add_argument("--ranks", type=int, help="only those on so many GPUs")
     asked = parser.parse_args()
     table = _read(asked.table)
     plan = configurations()
-    missing = [one for one in plan if one.seed not in table and (one.ranks == 1 or not asked.alone)]
+    missing = [one for one in plan if one.seed not in table and asked.ranks in (None, one.ranks)]
     print(f"{len(plan)} trainings planned, {len(missing)} to do", file=sys.stderr)
     missing = sorted(missing, key=lambda one: one.ranks > 1)[: asked.most]
     if not missing:
