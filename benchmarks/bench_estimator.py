@@ -94,7 +94,7 @@ def main() -> None:
         "under_estimated_memory_pct": rounded(outcome.under_estimated_pct),
         "median_over_estimate_ratio": rounded(outcome.median_over_estimate_ratio),
         "whole_gpu_over_estimate_ratio": rounded(
-            statistics.median(GPU_MIB / max(1.0, one) for one in outcome.memory_mib)
+            statistics.median(GPU_MIB / one for one in outcome.memory_mib)
         ),
         "not_spoken_of_pct": rounded(100 * outcome.unlike / max(1, len(outcome.runs))),
         "baselines": baselines(runs),
@@ -252,7 +252,7 @@ def varied(runs: Sequence[Run]) -> list[Run]:
                 categories={name: spelled(word) for name, word in run.categories.items()},
                 minibatch_ms=(run.minibatch_ms or 1.0) * factor,
                 run_s=(run.run_s or 1.0) * factor,
-                gpu_memory_mib=max(1, round((run.gpu_memory_mib or 1) * factor)),
+                gpu_memory_mib=(run.gpu_memory_mib or 1.0) * factor,
             )
         )
     return found

@@ -39,7 +39,7 @@ SHAPE: Final = Shape(
 )
 _SEED: Final = "arg.seed"
 _LOOK_EVERY_S: Final = 0.25
-_AT_ONCE: Final = 2
+_AT_ONCE: Final = 3
 _WRITTEN_WITHIN_S: Final = 20.0
 _SAVE_EVERY: Final = 10
 
@@ -51,11 +51,12 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=1e9, help="begin none after that long")
     parser.add_argument("--home", type=Path, default=ROOT / "build" / "sweep")
     parser.add_argument("--table", type=Path, default=TABLE)
-    parser.add_argument("--alone", action="store_true", help="only those on one GPU")
+    parser.add_argument("--ranks", type=int, nargs="*", help="only those on so many GPUs")
     asked = parser.parse_args()
     table = _read(asked.table)
     plan = configurations()
-    missing = [one for one in plan if one.seed not in table and (one.ranks == 1 or not asked.alone)]
+    ranks = asked.ranks or range(1, MOST_RANKS + 1)
+    missing = [one for one in plan if one.seed not in table and one.ranks in ranks]
     print(f"{len(plan)} trainings planned, {len(missing)} to do", file=sys.stderr)
     missing = sorted(missing, key=lambda one: one.ranks > 1)[: asked.most]
     if not missing:
@@ -81,7 +82,7 @@ class Sweep:
         self._table = dict(table)
 
     def run(self, missing: Sequence[Configuration], seconds: float) -> dict[int, Run]:
-        """A line for each. Two at a time on one GPU each: one starts while another trains."""
+        """A line for each. Several at a time on one GPU each: some start while one trains."""
         begun_s = time.monotonic()
         waiting, running = list(missing), dict[str, Configuration]()
         done: set[int] = set()

@@ -107,9 +107,9 @@ class Meter:
         self.live_bytes -= nbytes
 
 
-class _Watching(TorchDispatchMode):
+class _Watching(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch does not type it
     def __init__(self, count: Callable[[Any, Any, Any], None]) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]  # torch does not type it
         self._count = count
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -134,7 +134,7 @@ def _flops(operation: Any, arguments: Any, made: Any) -> float:
         products = (
             4 * math.prod(query.shape[:-2]) * query.shape[-2] * key.shape[-2] * query.shape[-1]
         )
-        return products * (2.5 if name.endswith("backward") else 1.0)
+        return float(products * (2.5 if name.endswith("backward") else 1.0))
     return 0.0
 
 

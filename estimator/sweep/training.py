@@ -33,8 +33,9 @@ if TYPE_CHECKING:
 
     from ranks import Place
 
-_BLOCK: Final = 2 << 20
-"""CUDA's allocator takes memory from the driver in blocks of so many bytes."""
+_BLOCK: Final = 512
+"""Torch's allocator on CUDA rounds up to so many bytes. What it takes from the driver it rounds to
+2 MiB, which is nothing to the models it is made for, and would be a third of these."""
 _AHEAD: Final = -10
 _CHUNK_S: Final = 0.5e-3
 """Kernels shorter than that are queued together: the queue is a file, not a ring in the GPU."""
@@ -176,8 +177,9 @@ def _optimizer(name: str, model: nn.Module, rate: float) -> torch.optim.Optimize
     if name in ("sgd", "momentum"):
         momentum = 0.9 if name == "momentum" else 0.0
         return torch.optim.SGD(model.parameters(), lr=rate, momentum=momentum, foreach=True)
-    kind = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[name]
-    return kind(model.parameters(), lr=rate, foreach=True)
+    if name == "adam":
+        return torch.optim.Adam(model.parameters(), lr=rate, foreach=True)
+    return torch.optim.AdamW(model.parameters(), lr=rate, foreach=True)
 
 
 def _loader(

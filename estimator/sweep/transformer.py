@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Train the sweep's transformer: a program of its own, as people have them, so a family of its own."""
+"""Train the sweep's transformer: a program of its own, so a family of its own."""
 
 from sweep.training import main
 

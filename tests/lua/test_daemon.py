@@ -209,7 +209,10 @@ def fuzzed(dice: random.Random) -> bytes:
     if dice.random() < 0.2:
         return dice.randbytes(dice.randrange(200))
     values = [1, 2, -1, 1e300, None, True, "text", [], {}, [[1]], {"v": 1}, "\u0000", "é" * 9]
-    answer = {"v": 1 if dice.random() < 0.7 else dice.choice(values), "message": "all is well"}
+    answer: dict[str, object] = {
+        "v": 1 if dice.random() < 0.7 else dice.choice(values),
+        "message": "all is well",
+    }
     answer |= {dice.choice(["message", "class", "role", "x", "gpus"]): dice.choice(values)}
     if dice.random() < 0.3:
         answer["gpus"] = dice.choice([2, 16, 17, 0, 1.5, "2"])

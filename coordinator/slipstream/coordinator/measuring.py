@@ -86,7 +86,7 @@ class JobMeter:
     alone: bool = True
     """No other job has had one of its GPUs."""
     alone_on_node: bool = True
-    gpu_memory_mib: int = 0
+    gpu_memory_mib: float = 0.0
     use: _Spread = field(default_factory=_Spread)
     waiting: list[_Sample] = field(default_factory=list)
     """Samples of which it is not known yet whether the training went on beyond them."""
@@ -213,7 +213,7 @@ class Measuring:
         self._jobs = {use.pid: self._jobs[use.pid] for use in uses if use.pid in self._jobs}
         for (job, _), nbytes in held.items():
             meter = self.meters[job]
-            meter.gpu_memory_mib = max(meter.gpu_memory_mib, -(-nbytes // _MIB))
+            meter.gpu_memory_mib = max(meter.gpu_memory_mib, round(nbytes / _MIB, 3))
         for (job, uuid), use_pct in shares.items():
             self.meters[job].sampled(_Sample(use_pct, *spans[uuid]))
 

@@ -126,7 +126,7 @@ class Measured:
     gpus: int = 0
     ranks: int = 0
     """Its processes that trained."""
-    gpu_memory_mib: int | None = None
+    gpu_memory_mib: float | None = None
     gpu_use_pct: float | None = None
     gpu_use_spread_pct: float | None = None
     busy_s: float = 0.0

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     Array = NDArray[np.float64]
 
 HELD_OUT: Final = 0.2
+_TINY: Final = 1e-3
 _MARGIN: Final = 1.1
 """Of the plain rule for jobs that a model says nothing of (families.py)."""
 
@@ -65,7 +66,7 @@ class Outcome:
     @property
     def median_over_estimate_ratio(self) -> float:
         """The bound over what was taken."""
-        ratios = np.array(self.bounds_mib) / np.maximum(1.0, np.array(self.memory_mib))
+        ratios = np.array(self.bounds_mib) / np.maximum(_TINY, np.array(self.memory_mib))
         return float(np.median(ratios)) if ratios.size else 0.0
 
 
@@ -136,11 +137,11 @@ def _compare(outcome: Outcome, model: Model, run: Run, learnt: Sequence[Run]) ->
 
 
 def _bound_mib(outcome: Outcome, model: Model, run: Run, learnt: Sequence[Run]) -> float:
-    """As a job gets it when it is submitted."""
+    """As a job gets it when it is submitted, but not rounded up to a MiB."""
     said = said_of(model, run.gpus, run.numbers, run.categories)
     bound = said.safe("gpu_memory_mib") if said else None
     if bound is not None:
-        return float(np.ceil(bound))
+        return bound
     outcome.unlike += 1
     family = [one.gpu_memory_mib or 0 for one in learnt if one.family == run.family]
     return _MARGIN * max(family)

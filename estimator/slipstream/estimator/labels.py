@@ -112,7 +112,7 @@ def _sent_mib(run: Run) -> float | None:
 
 
 LABELS: Final = (
-    Label("gpu_memory_mib", lambda run: run.gpu_memory_mib, least=1.0, ignores=_NOT_ON_DEVICE),
+    Label("gpu_memory_mib", lambda run: run.gpu_memory_mib, least=1e-2, ignores=_NOT_ON_DEVICE),
     Label("minibatch_ms", lambda run: run.minibatch_ms, shrinks=True),
     Label("device_ms", _device_ms, ignores=_NOT_ON_DEVICE),
     Label("sent_mib", _sent_mib, ignores=_NOT_IN_WEIGHTS, zero_alone=True),

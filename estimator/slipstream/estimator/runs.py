@@ -28,7 +28,8 @@ class Run:
     alone: bool = True
     """Whether it had its GPUs to itself."""
     gpus: int = 1
-    gpu_memory_mib: int | None = None
+    gpu_memory_mib: float | None = None
+    """Of the GPU on which it took most, at its highest."""
     gpu_use_pct: float | None = None
     gpu_use_spread_pct: float | None = None
     network_mbps: float | None = None

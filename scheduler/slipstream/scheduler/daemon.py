@@ -194,6 +194,8 @@ class Daemon:
             try:
                 self._engine.tick()
                 self._historian.tick()
+                self._engine.counters.runs_written = self._historian.written
+                self._engine.counters.runs_lost = self._historian.failures
             except Exception:  # noqa: BLE001 (a bug of ours must not end all timers)
                 _LOG.exception("a tick failed")
                 self._engine.counters.machine_errors += 1

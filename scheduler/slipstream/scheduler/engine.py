@@ -51,6 +51,9 @@ class Counters:
     """Peers that were not allowed to say what they wanted to say."""
     bad_reports: int = 0
     refused: int = 0
+    runs_written: int = 0
+    runs_lost: int = 0
+    """Runs and submissions that the history could not keep."""
     answer_s_max: float = 0.0
     answer_s_sum: float = 0.0
 

@@ -131,8 +131,7 @@ class Historian:
         if sight.request is None:
             return
         if sight.standing in _HERE:
-            job = self._jobs.setdefault(sight.ref, _Job(sight))
-            job.sight = sight
+            self._jobs.setdefault(sight.ref, _Job(sight)).sight = sight
             self._numbers[str(sight.number)] = sight.ref
         elif sight.standing is Standing.ENDED:
             self._end(sight.ref)
