@@ -24,6 +24,7 @@ setup: native ## install system packages and the Python environment, nothing els
 
 native: $(VENV)
 	@$(BIN)/python -m slipstream.torch_hooks.native build > build/native.log
+	$(BIN)/python -m slipstream.estimator.native build >> build/native.log
 
 demo: native ## the same PyTorch jobs on stock Slurm and with Slipstream; report in build/demo
 	@PYTHONPATH=examples $(BIN)/python -m demo --out build/demo $(ARGS)

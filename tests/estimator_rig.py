@@ -27,7 +27,13 @@ def minibatch_ms(width: float, batch: float, gpus: int) -> float:
 
 
 def run(
-    number: int, width: int, batch: int, *, gpus: int = 1, optimizer: str = "adam", noise: float = 1.0
+    number: int,
+    width: int,
+    batch: int,
+    *,
+    gpus: int = 1,
+    optimizer: str = "adam",
+    noise: float = 1.0,
 ) -> Run:
     """One finished run."""
     time_ms = minibatch_ms(width, batch, gpus) * noise
@@ -84,14 +90,16 @@ def features(
 
 def history(count: int = 60, seed: int = 0, gpus: Sequence[int] = (1, 2, 4)) -> list[Run]:
     """Runs of many sizes, the newest first."""
-    chance = random.Random(seed)
+    chance = random.Random(seed)  # noqa: S311 (the same in every test)
     found = []
     for number in range(count):
         noise = math.exp(chance.gauss(0.0, 0.01))
-        width, batch = chance.choice((64, 96, 128, 192, 256, 384, 512)), chance.choice((8, 16, 32, 64))
+        width, batch = (
+            chance.choice((64, 96, 128, 192, 256, 384, 512)),
+            chance.choice((8, 16, 32, 64)),
+        )
         optimizer = chance.choice(("adam", "sgd"))
         found.append(
             run(number, width, batch, gpus=chance.choice(gpus), optimizer=optimizer, noise=noise)
         )
     return found[::-1]
-

@@ -66,7 +66,9 @@ def test_what_is_read_is_what_was_written(model: Model, data: bytes) -> None:
     assert (again.family, again.runs, again.scores) == (model.family, model.runs, model.scores)
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(at=st.integers(0, 10**6), bit=st.integers(0, 7))
 def test_one_bit_is_enough(data: bytes, at: int, bit: int) -> None:
     """Wherever it is flipped, the file is refused."""
@@ -76,7 +78,9 @@ def test_one_bit_is_enough(data: bytes, at: int, bit: int) -> None:
         parse(bytes(broken))
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(length=st.integers(0, 10**6))
 def test_half_a_file_is_none(data: bytes, length: int) -> None:
     """However much of it is there."""
@@ -206,7 +210,9 @@ def test_of_two_the_second_leaves_it_to_the_first(tmp_path: Path) -> None:
     """Two daemons with one state folder."""
     filled(tmp_path)
     children = [fit_process(tmp_path) for _ in range(2)]
-    codes = sorted(child.wait(120) for child in children if child.communicate())
+    for child in children:
+        child.communicate(timeout=120)
+    codes = sorted(child.returncode for child in children)
     assert codes in ([0, BUSY], [0, 0])  # the first may be done before the second begins
     assert read(path_of(tmp_path / FOLDER, FAMILY)).runs == 30
 

@@ -110,13 +110,18 @@ def test_repeats_of_few_configurations_are_few() -> None:
 
 
 def test_just_enough_runs_with_holes_are_a_model() -> None:
-    """Nothing measured but memory, sometimes; a number that is not always told; one that never varies."""
+    """Memory measured now and then, much else never; a number that is not always told."""
     runs = [
         replace(
             one,
-            **dict.fromkeys(("gpu_use_pct", "minibatch_ms", "device_s", "network_mbps"), None),
+            gpu_use_pct=None,
+            minibatch_ms=None,
+            device_s=None,
+            network_mbps=None,
             gpu_memory_mib=None if number % 5 == 0 else one.gpu_memory_mib,
-            numbers={name: v for name, v in one.numbers.items() if name != "arg.seed" or number % 2},
+            numbers={
+                name: v for name, v in one.numbers.items() if name != "arg.seed" or number % 2
+            },
         )
         for number, one in enumerate(history(3 * FEWEST_CONFIGURATIONS))
     ]
@@ -145,7 +150,8 @@ def test_every_run_alike_is_no_trouble() -> None:
     runs = [replace(one, gpu_memory_mib=512, run_s=60.0) for one in history(30)]
     found = estimate_of(fit(runs, FAMILY, 0.0), features(128, 16))
     assert found is not None
-    assert (found.gpu_memory_mib, found.run_s) == (pytest.approx(512, abs=2), pytest.approx(60, rel=0.02))
+    assert found.gpu_memory_mib == pytest.approx(512, abs=2)
+    assert found.run_s == pytest.approx(60, rel=0.02)
 
 
 def test_only_runs_that_were_alone_teach() -> None:
@@ -176,7 +182,12 @@ def test_drift_is_noticed_and_switches_off() -> None:
     """The same program takes three times as much from one day on."""
     before = history(40)
     after = [
-        replace(one, key=f"n{one.key}", ended_s=one.ended_s + 1e6, gpu_memory_mib=3 * (one.gpu_memory_mib or 0))
+        replace(
+            one,
+            key=f"n{one.key}",
+            ended_s=one.ended_s + 1e6,
+            gpu_memory_mib=3 * (one.gpu_memory_mib or 0),
+        )
         for one in history(10, seed=9)
     ]
     old = fit(before, FAMILY, 0.0)
@@ -202,9 +213,7 @@ def test_the_model_of_all_speaks_only_of_what_it_knows() -> None:
     assert found.basis is Basis.GLOBAL
     assert found.gpu_memory_mib is not None
     assert found.gpu_memory_mib >= 0.97 * memory_mib(128, 16, "adam")
-    noise = [
-        replace(one, gpu_memory_mib=100 * 4 ** (int(one.family[0]) * 7 % 4)) for one in runs
-    ]
+    noise = [replace(one, gpu_memory_mib=100 * 4 ** (int(one.family[0]) * 7 % 4)) for one in runs]
     silent = estimate_of(fit(noise, EVERYBODY, 0.0), features(128, 16, family="9/other.py"))
     assert silent is None or silent.gpu_memory_mib is None
 
@@ -266,7 +275,7 @@ def test_without_models_nothing_changes() -> None:
 def test_predicting_needs_no_scikit_learn() -> None:
     """Nor does the daemon."""
     program = (
-        "import sys, slipstream.estimator, slipstream.estimator.learner, slipstream.scheduler.daemon, "
-        "slipstream.cli; sys.exit('sklearn' in sys.modules or 'scipy' in sys.modules)"
+        "import sys, slipstream.estimator, slipstream.estimator.learner, slipstream.cli, "
+        "slipstream.scheduler.daemon; sys.exit('sklearn' in sys.modules or 'scipy' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

@@ -103,9 +103,7 @@ class Columns:
     def _grows(self) -> NDArray[np.bool_]:
         return np.array([one.grows for one in self.numbers])
 
-    def row(
-        self, gpus: float, numbers: Mapping[str, float], categories: Mapping[str, int]
-    ) -> Row:
+    def row(self, gpus: float, numbers: Mapping[str, float], categories: Mapping[str, int]) -> Row:
         """One job."""
         get, known = numbers.get, categories.get
         values = [

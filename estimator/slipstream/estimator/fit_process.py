@@ -65,7 +65,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         try:
             done = fit_due(asked.state_dir, time.time(), everything=asked.all)
         except (HistoryError, sqlite3.Error, OSError) as error:
-            _LOG.error("nothing is fitted: %s", error)  # noqa: TRY400 (its sentence is enough)
+            _LOG.error("nothing is fitted: %s", error)
             return 1
     _LOG.info("%d models fitted in %.1f s, %d labels off", done.models, done.seconds, done.off)
     return 0

@@ -12,7 +12,7 @@ from itertools import combinations_with_replacement
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
-from threadpoolctl import threadpool_limits
+from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]  # ships no types
 
 from slipstream.estimator.columns import Row, columns_of, configuration
 from slipstream.estimator.drift import RECENT, is_drift
@@ -85,7 +85,7 @@ def fit(runs: Sequence[Run], family: str, now_s: float, recipe: Recipe | None = 
     """
     runs = [run for run in runs if run.alone]
     groups = _groups([run.family if family == EVERYBODY else configuration(run) for run in runs])
-    count = int(groups.max()) + 1 if len(runs) else 0
+    count = int(groups.max()) + 1 if runs else 0
     if count < (FEWEST_FAMILIES if family == EVERYBODY else FEWEST_CONFIGURATIONS):
         raise TooFewError(f"{count} configurations or families in {len(runs)} runs")
     # Many small products: threads of the linear algebra would only wait for each other.
@@ -145,7 +145,9 @@ class _Fitter:
         ways = [self._by_law(label, where, measured[where])]
         if label.follows and all(part in self._learnt for part in label.parts):
             ways += self._from_parts(label, where, measured[where])
-        return min(ways, key=lambda one: float(np.mean(np.clip(one.unseen - one.wanted, -2, 2) ** 2)))
+        return min(
+            ways, key=lambda one: float(np.mean(np.clip(one.unseen - one.wanted, -2, 2) ** 2))
+        )
 
     def _by_law(self, label: Label, where: Whole, measured: Array) -> _Learnt:
         rows = Row(*(part[where] for part in self._rows))
@@ -242,7 +244,9 @@ class _Fitter:
         several = np.ptp(self._rows.logs[:, 0]) > 0
         if several and 0 not in chosen:
             chosen = [*chosen[: _MOST_NUMBERS - 1], 0]
-        flags = [at - numbers for at in by_weight if at >= numbers and not _asked(columns.names[at])]
+        flags = [
+            at - numbers for at in by_weight if at >= numbers and not _asked(columns.names[at])
+        ]
         flags = flags[:_MOST_FLAGS]
         names = [*columns.told, *(name for name, _ in columns.words)]
         every = len(names)
@@ -251,7 +255,10 @@ class _Fitter:
         if several:
             gates.append((1, "ring"))
         pairs = [
-            (a, b) for at, (a, one) in enumerate(gates) for b, other in gates[at + 1 :] if one != other
+            (a, b)
+            for at, (a, one) in enumerate(gates)
+            for b, other in gates[at + 1 :]
+            if one != other
         ]
         below = frozenset(chosen) if label.shrinks else frozenset({0})
         return Choice(chosen, below, [(0, 0), *((gate, 0) for gate, _ in gates), *pairs])
@@ -268,7 +275,9 @@ class _Fitter:
             off = one.wanted - one.unseen
             parts = [off]
             if by_family:  # what is safe must be so for every family, not for most runs
-                parts = [off[self._groups[one.where] == group] for group in range(self._groups.max() + 1)]
+                parts = [
+                    off[self._groups[one.where] == group] for group in range(self._groups.max() + 1)
+                ]
             for which, quantile in enumerate(QUANTILES):
                 each = [_quantile(part, quantile) for part in parts if len(part)]
                 errors[at, which] = (max if quantile > 0.5 else min)(each)  # noqa: PLR2004
@@ -356,9 +365,7 @@ def _span(label: Label, one: _Learnt | None) -> tuple[float, float]:
     return float(one.wanted.min() - wider), float(one.wanted.max() + wider)
 
 
-def _laws(
-    found: Sequence[_Learnt | None], columns: Columns, pairs: NDArray[np.int32]
-) -> Laws:
+def _laws(found: Sequence[_Learnt | None], columns: Columns, pairs: NDArray[np.int32]) -> Laws:
     kept = [one for one in found if one is not None]
     counts = [len(one.weights) if one else 0 for one in found]
     nothing = np.zeros(1 + len(columns.names) + len(pairs))

@@ -6,8 +6,8 @@ Predicting needs nothing of scikit-learn: `fitting` takes its trees apart.
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -37,7 +37,7 @@ class Forest:
     first: NDArray[np.int32]
     columns: int
 
-    @cached_property
+    @functools.cached_property
     def means(self) -> Callable[[NDArray[np.float64]], NDArray[np.float64]]:
         """What the trees of each label say of a row, in the mean; nothing of no trees."""
         try:
@@ -63,7 +63,12 @@ class Forest:
             raise ForestError("a child outside of the forest")
         if ((roots < 0) | (roots >= count)).any():
             raise ForestError("a root outside of the forest")
-        if first.size == 0 or first[0] != 0 or first[-1] != len(roots) or (np.diff(first) < 0).any():
+        if (
+            first.size == 0
+            or first[0] != 0
+            or first[-1] != len(roots)
+            or (np.diff(first) < 0).any()
+        ):
             raise ForestError("labels without their trees")
         return self
 
@@ -80,7 +85,7 @@ class _Native:
         function = native.load().slip_forest
         arrays = [array.ctypes.data for array in self._kept]
         arguments = (*arrays, labels, self._row.ctypes.data, self._sums.ctypes.data)
-        self._call = lambda: function(*arguments)
+        self._call = functools.partial(function, *arguments)
 
     def __call__(self, row: NDArray[np.float64]) -> NDArray[np.float64]:
         self._row[:] = row

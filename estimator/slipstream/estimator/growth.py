@@ -38,13 +38,13 @@ class Laws:
     """
 
     exponents: Array
-    """Terms × numbers."""
+    """For each term, of each number."""
     gates: NDArray[np.int32]
-    """Terms × 2."""
+    """Two for each term."""
     weights: Array
     first: NDArray[np.int32]
     power: Array
-    """Labels × (1 + columns + pairs): the power laws, bent. They are straight lines there."""
+    """For each label, of 1, all columns and pairs: the power laws, straight lines once bent."""
     pairs: NDArray[np.int32]
     """Pairs of columns whose products bend the lines a little."""
     blend: Array

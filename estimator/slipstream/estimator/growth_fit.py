@@ -13,7 +13,7 @@ from itertools import combinations, product
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
-from scipy.optimize import nnls
+from scipy.optimize import nnls  # type: ignore[import-untyped]  # ships no types
 
 from slipstream.estimator.growth import FARTHEST, LARGEST_LOG
 
@@ -90,6 +90,7 @@ class _Search:
         opened = self._rows.gates[where]
         gates = (opened[:, self._gates[:, 0]] * opened[:, self._gates[:, 1]]).astype(np.float32)
         gates /= self._values[where, None].astype(np.float32)
+        columns: NDArray[np.float32]
         columns = (grown[:, :, None] * gates[:, None, :]).reshape(len(where), -1)
         columns /= np.linalg.norm(columns, axis=0) + _TINY
         return columns

@@ -81,7 +81,6 @@ class Label:
             return np.exp(values)
         return _ALL_PCT / (1.0 + np.exp(-values))
 
-
     def bend(self, value: float) -> float:
         """One value, as `bent`: in the submit path microseconds count."""
         if self.scale is Scale.LOG:
@@ -116,7 +115,9 @@ LABELS: Final = (
     Label("minibatch_ms", lambda run: run.minibatch_ms, shrinks=True),
     Label("device_ms", _device_ms, ignores=_NOT_ON_DEVICE),
     Label("sent_mib", _sent_mib, ignores=_NOT_IN_WEIGHTS, zero_alone=True),
-    Label("minibatches", lambda run: run.minibatches, least=1.0, ignores=WITHOUT_EFFECT, shrinks=True),
+    Label(
+        "minibatches", lambda run: run.minibatches, least=1.0, ignores=WITHOUT_EFFECT, shrinks=True
+    ),
     Label(
         "gpu_use_pct",
         lambda run: run.gpu_use_pct,

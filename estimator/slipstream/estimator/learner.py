@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keeps the models of a daemon fresh: starts the fitting process when it is due, reads what it made.
+"""Keeps a daemon's models fresh: starts the fitting process when it is due, reads what it made.
 
 A thread of its own. Whatever goes wrong here costs fresh models and a line in the log, no more.
 """

@@ -12,13 +12,12 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
-import numpy as np
-
 from slipstream.estimator.labels import AT, LABELS, NAMES, WITHOUT_SIZE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    import numpy as np
     from numpy.typing import NDArray
 
     from slipstream.estimator.columns import Columns, Row
@@ -68,7 +67,7 @@ class Model:
     high: Array
     """Of each label, bent: what was seen and somewhat beyond."""
     errors: Array
-    """Labels × QUANTILES of the errors on unseen configurations, bent."""
+    """For each label the QUANTILES of its errors on unseen configurations, bent."""
     importance: Array
     gpu_counts: tuple[int, ...]
     """Measured, where runs with several make a choice possible."""
@@ -78,12 +77,16 @@ class Model:
     def spoken(self) -> frozenset[str]:
         """The labels it has an opinion of that is not switched off."""
         off = {name for name, score in self.scores.items() if score.off}
-        return frozenset(name for at, name in enumerate(NAMES) if self.known[at] and name not in off)
+        return frozenset(
+            name for at, name in enumerate(NAMES) if self.known[at] and name not in off
+        )
 
     @cached_property
     def words_used(self) -> tuple[str, ...]:
         """Names of the words it looks at."""
-        return tuple(dict.fromkeys((*(name for name, _ in self.columns.words), *self.columns.closed)))
+        return tuple(
+            dict.fromkeys((*(name for name, _ in self.columns.words), *self.columns.closed))
+        )
 
     def bent(self, row: Row) -> list[float]:
         """Every label of a job in the middle, on the scale it is learnt on; NaN if not known."""
@@ -117,9 +120,7 @@ class Model:
 
     def same_words(self, categories: Mapping[str, int]) -> bool:
         """Whether every word has been seen, where all words were."""
-        return all(
-            categories.get(name) in words for name, words in self.columns.closed.items()
-        )
+        return all(categories.get(name) in words for name, words in self.columns.closed.items())
 
     def growth(self, numbers: Mapping[str, float]) -> float:
         """By how much a job may be larger in what was never different before."""
@@ -130,7 +131,9 @@ class Model:
                 factor *= max(1.0, now / before) if before > 0 and now > 0 else math.inf
         return factor
 
-    def is_like(self, numbers: Mapping[str, float], categories: Mapping[str, int], row: Row) -> bool:
+    def is_like(
+        self, numbers: Mapping[str, float], categories: Mapping[str, int], row: Row
+    ) -> bool:
         """Whether anything may be said of this job."""
         return (
             self.familiar(row)
@@ -173,4 +176,3 @@ class Said:
         if quantile is not None:
             bent += float(model.errors[at, quantile])
         return LABELS[at].unbend(bent)
-

@@ -36,7 +36,12 @@ VERSION: Final = 1
 DRAFT: Final = ".draft-"
 _HEAD: Final = struct.Struct("<8sIQ32s")
 _MOST_BYTES: Final = 256 << 20
-_KINDS: Final = {"<f8": np.dtype("<f8"), "<i4": np.dtype("<i4"), "|b1": np.dtype("?"), "node": NODE}
+_KINDS: Final[dict[str, np.dtype[Any]]] = {
+    "<f8": np.dtype("<f8"),
+    "<i4": np.dtype("<i4"),
+    "|b1": np.dtype("?"),
+    "node": NODE,
+}
 
 
 class ModelFileError(ValueError):
@@ -160,10 +165,16 @@ def _model(words: _Words, arrays: dict[str, NDArray[Any]]) -> Model:
     shapes = {
         **dict.fromkeys(("centre", "spread", "low", "high", "far", "importance"), (width,)),
         **dict.fromkeys(("derived", "known", "least", "most", "blend"), (labels,)),
-        **{"errors": (labels, len(QUANTILES)), "power": (labels, 1 + width + pairs)},
-        **{"exponents": (terms, numbers), "gates": (terms, 2), "pairs": (pairs, 2), "weights": (terms,)},
-        **{"laws": (labels + 1,), "first": (labels + 1,)},
-        **{"nodes": (len(arrays["nodes"]),), "roots": (len(arrays["roots"]),)},
+        "errors": (labels, len(QUANTILES)),
+        "power": (labels, 1 + width + pairs),
+        "exponents": (terms, numbers),
+        "gates": (terms, 2),
+        "pairs": (pairs, 2),
+        "weights": (terms,),
+        "laws": (labels + 1,),
+        "first": (labels + 1,),
+        "nodes": (len(arrays["nodes"]),),
+        "roots": (len(arrays["roots"]),),
     }
     for name, shape in shapes.items():
         _expect(arrays[name].shape == shape, f"array {name} is of shape {arrays[name].shape}")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From a model and a job's features to an estimate. Pure, and all that the submit path waits for."""
+"""From a model and a job's features to an estimate. Pure: all that the submit path waits for."""
 
 from __future__ import annotations
 
@@ -42,9 +42,7 @@ def said_of(
     return Said(model.bent(row), model, model.growth(numbers))
 
 
-def best_count(
-    model: Model, numbers: Mapping[str, float], categories: Mapping[str, int]
-) -> int:
+def best_count(model: Model, numbers: Mapping[str, float], categories: Mapping[str, int]) -> int:
     """The number of GPUs for a job that asks for none."""
     if len(model.gpu_counts) < 2 or not model.known[AT["minibatch_ms"]]:  # noqa: PLR2004
         return model.gpu_counts[0] if model.gpu_counts else 1

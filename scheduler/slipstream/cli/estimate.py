@@ -119,7 +119,7 @@ def _likeness(model: Model, features: Features, runs: list[Run]) -> Table:
         run = one.run
         table.add_row(
             *(run.key, f"{one.distance:.2f}", str(run.gpus)),
-            "" if run.gpu_memory_mib is None else memory(run.gpu_memory_mib),
+            "" if run.gpu_memory_mib is None else memory(round(run.gpu_memory_mib)),
             "" if run.run_s is None else duration(run.run_s),
         )
     return table

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`slipstream estimator status|train|evaluate`: what was learnt from finished runs, and how good it is."""
+"""`slipstream estimator status|train|evaluate`: what was learnt from runs, and how good it is."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import time
 from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TextIO
 
 import click
 from rich.console import Console
@@ -114,12 +114,20 @@ def train(state_dir: Path, *, as_json: bool) -> None:
 @state_dir_option
 @json_option
 @click.option("--table", type=click.File("r", encoding="utf-8"), help="Runs of this CSV instead.")
-@click.option("--seeds", type=click.IntRange(1, 50), default=3, show_default=True,
-              help="So many draws of what is hidden.")
-@click.option("--plot", type=click.Path(path_type=Path, dir_okay=False),
-              help="Predicted against measured, as PNG, SVG or PDF.")
+@click.option(
+    "--seeds",
+    type=click.IntRange(1, 50),
+    default=3,
+    show_default=True,
+    help="So many draws of what is hidden.",
+)
+@click.option(
+    "--plot",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Predicted against measured, as PNG, SVG or PDF.",
+)
 def evaluate(
-    state_dir: Path, table: Any, seeds: int, plot: Path | None, *, as_json: bool  # noqa: ANN401 (click's file)
+    state_dir: Path, table: TextIO | None, seeds: int, plot: Path | None, *, as_json: bool
 ) -> None:
     """Hide a fifth of all hyper-parameter settings, fit from the rest, and compare.
 
@@ -201,7 +209,11 @@ def _table(models: Models) -> Table:
         off = [f"{name}: {score.off}" for name, score in model.scores.items() if score.off]
         ago_s = max(0.0, time.time() - model.fitted_s)
         table.add_row(
-            *("all runs" if family == EVERYBODY else family, str(model.runs), duration(ago_s) + " ago"),
+            *(
+                "all runs" if family == EVERYBODY else family,
+                str(model.runs),
+                duration(ago_s) + " ago",
+            ),
             *("" if one is None else f"{one.error:.0%}" for one in errors),
             "; ".join(off),
         )
@@ -223,7 +235,9 @@ def _plot(outcome: Outcome, path: Path) -> None:
         most = max([*measured, *said, 1.0])
         axes.plot([0, most], [0, most], color="grey", linewidth=1)
         r2 = outcome.r2(name)
-        axes.set(xlabel="measured", ylabel="predicted", title=name + (f", R² {r2:.2f}" if r2 else ""))
+        axes.set(
+            xlabel="measured", ylabel="predicted", title=name + (f", R² {r2:.2f}" if r2 else "")
+        )
     try:
         figure.savefig(path)
     except (OSError, ValueError) as error:
