@@ -69,7 +69,7 @@ class ProcFs:
             return None
 
     def family(self, pid: int) -> list[int]:
-        """A process and all that it has started and that live."""
+        """A process and those that live of what it, and they, have started from a main thread."""
         found = [pid]
         for one in found:  # it grows meanwhile
             found += map(int, self._read(one, f"task/{one}/children").split())

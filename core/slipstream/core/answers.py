@@ -41,16 +41,14 @@ def estimated(estimate: Estimate, role: Role | None = None) -> str:
     """
     if not estimate.is_known:
         return "nothing like it has run here: it may take whole GPUs, for as long as its limit"
+    parts = []
     if estimate.gpu_memory_mib is not None:
-        first = f"{memory(estimate.gpu_memory_mib)} GPU memory"
-    else:
-        first = f"{estimate.gpu_use_pct:.0f} % GPU use"
-    parts = [f"estimated {first} ({like(estimate)})"]
-    if role is not None:
-        parts.append(f"starts as {role}")
+        parts.append(f"{memory(estimate.gpu_memory_mib)} GPU memory")
     if estimate.run_s is not None:
         parts.append(f"~{duration(estimate.run_s)}")
-    return ", ".join(parts)
+    first, *rest = parts or [f"{estimate.gpu_use_pct:.0f} % GPU use"]
+    starts = () if role is None else (f"starts as {role}",)
+    return ", ".join([f"estimated {first} ({like(estimate)})", *starts, *rest])
 
 
 def to_waiting(found: Placement | Reason, *, advising: bool) -> tuple[Reason, str]:

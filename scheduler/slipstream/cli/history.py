@@ -7,7 +7,7 @@ import os
 import sqlite3
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TextIO, cast
 
 import click
 
@@ -64,7 +64,7 @@ def export_runs(state_dir: Path, file: Path) -> None:
                 count = write_parquet(runs.runs(), file)
             else:
                 with click.open_file(str(file), "w", encoding="utf-8") as out:
-                    count = write_csv(runs.runs(), out)
+                    count = write_csv(runs.runs(), cast("TextIO", out))
         except ParquetMissingError as error:
             raise click.ClickException(str(error)) from error
         except (OSError, RunError, sqlite3.Error) as error:
