@@ -14,7 +14,6 @@ import numpy as np
 from slipstream.estimator.columns import configuration
 from slipstream.estimator.fitting import TooFewError, fit
 from slipstream.estimator.labels import LABELS
-from slipstream.estimator.model import Said
 from slipstream.estimator.predicting import said_of
 
 if TYPE_CHECKING:
@@ -123,7 +122,7 @@ def fitted(runs: Sequence[Run]) -> dict[str, Model]:
 def _compare(outcome: Outcome, model: Model, run: Run, learnt: Sequence[Run]) -> None:
     outcome.runs.append(run)
     row = model.columns.row(run.gpus, run.numbers, run.categories)
-    said = Said(model.bent(row), model)  # also of what it would not speak of
+    said = model.said(row)  # also of what it would not speak of
     for label in LABELS:
         measured, value = label.measured(run), said.middle(label.name)
         if label.zero_alone and run.gpus == 1:

@@ -47,6 +47,7 @@ _DRAWN: Final = 20.0
 _CHECKED: Final = 0.01
 """Of all importance: what matters less may be anything."""
 _WIDER: Final = {"log": np.log(4.0), "logit": 1.5}
+_SUREST: Final = 1e-3
 _SKILL: Final = 0.3
 """What of the variance the model of all must explain for families it has not seen."""
 
@@ -71,6 +72,8 @@ class _Learnt:
     wanted: Array
     unseen: Array
     """Both bent."""
+    apart: Array
+    """How far the two laws are from each other, there."""
     importance: Array
 
 
@@ -109,7 +112,7 @@ class _Fitter:
             one = self._learn(label)
             if one is not None:
                 self._learnt[label.name] = one
-        errors, scores = self._judged(by_family=family == EVERYBODY)
+        unsure, errors, scores = self._judged(by_family=family == EVERYBODY)
         importance = self._importance()
         self._columns.far[importance < _CHECKED] = np.inf
         found = [self._learnt.get(name) for name in NAMES]
@@ -126,6 +129,7 @@ class _Fitter:
             known=np.array([one is not None for one in found]),
             low=np.array([low for low, _ in spans]),
             high=np.array([high for _, high in spans]),
+            unsure=unsure,
             errors=errors,
             importance=importance,
             gpu_counts=tuple(sorted({run.gpus for run in self._runs if run.minibatch_ms})),
@@ -168,6 +172,7 @@ class _Fitter:
             where=where,
             wanted=wanted,
             unseen=unseen,
+            apart=np.abs(grown - straight),
             importance=first.importance,
         )
 
@@ -225,6 +230,7 @@ class _Fitter:
                 where=where,
                 wanted=wanted,
                 unseen=unseen,
+                apart=np.zeros(len(unseen)),
                 importance=trees.importance,
             )
         ]
@@ -263,8 +269,9 @@ class _Fitter:
         below = frozenset(chosen) if label.shrinks else frozenset({0})
         return Choice(chosen, below, [(0, 0), *((gate, 0) for gate, _ in gates), *pairs])
 
-    def _judged(self, *, by_family: bool) -> tuple[Array, dict[str, Score]]:
-        """Quantiles of the errors, and scores."""
+    def _judged(self, *, by_family: bool) -> tuple[Array, Array, dict[str, Score]]:
+        """How unsure each label is, quantiles of the errors over that, and scores."""
+        unsure = np.full(len(LABELS), _SUREST)
         errors = np.zeros((len(LABELS), len(QUANTILES)))
         scores: dict[str, Score] = {}
         ended_s = np.array([run.ended_s for run in self._runs])
@@ -272,7 +279,8 @@ class _Fitter:
             one = self._learnt.get(label.name)
             if one is None:
                 continue
-            off = one.wanted - one.unseen
+            unsure[at] = max(_SUREST, float(np.median(np.abs(one.wanted - one.unseen))))
+            off = (one.wanted - one.unseen) / (unsure[at] + one.apart)
             parts = [off]
             if by_family:  # what is safe must be so for every family, not for most runs
                 parts = [
@@ -282,7 +290,7 @@ class _Fitter:
                 each = [_quantile(part, quantile) for part in parts if len(part)]
                 errors[at, which] = (max if quantile > 0.5 else min)(each)  # noqa: PLR2004
             scores[label.name] = _score(label, one, ended_s, by_family=by_family)
-        return errors, scores
+        return unsure, errors, scores
 
     def _importance(self) -> Array:
         """Of each column for memory and time, in the mean."""

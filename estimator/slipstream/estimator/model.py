@@ -66,8 +66,10 @@ class Model:
     low: Array
     high: Array
     """Of each label, bent: what was seen and somewhat beyond."""
+    unsure: Array
+    """Of each label the least it is unsure by; where its laws disagree, it is more so."""
     errors: Array
-    """For each label the QUANTILES of its errors on unseen configurations, bent."""
+    """For each label the QUANTILES of its errors on unseen configurations, over how unsure it was."""
     importance: Array
     gpu_counts: tuple[int, ...]
     """Measured, where runs with several make a choice possible."""
@@ -88,8 +90,16 @@ class Model:
             dict.fromkeys((*(name for name, _ in self.columns.words), *self.columns.closed))
         )
 
-    def bent(self, row: Row) -> list[float]:
-        """Every label of a job in the middle, on the scale it is learnt on; NaN if not known."""
+    def said(self, row: Row, growth: float = 1.0) -> Said:
+        """All it says of a job."""
+        apart = [0.0] * len(LABELS)
+        return Said(self.bent(row, apart), apart, self, growth)
+
+    def bent(self, row: Row, apart: list[float] | None = None) -> list[float]:
+        """Every label of a job in the middle, on the scale it is learnt on; NaN if not known.
+
+        Into `apart` goes how far its laws are from each other.
+        """
         grown, lines = self.laws.values(row).tolist(), self.laws.lines(row).tolist()
         found: list[float] = self.forest.means(row.scaled).tolist()
         values: dict[str, float] = {}
@@ -103,7 +113,10 @@ class Model:
             else:
                 smooth = (1.0 - blend) * lines[at]
                 if blend:
-                    smooth += blend * label.bend(grown[at])
+                    bent = label.bend(grown[at])
+                    smooth += blend * bent
+                    if apart is not None:
+                        apart[at] = abs(bent - lines[at])
             found[at] = min(max(found[at] + smooth, low), high)
             values[label.name] = label.unbend(found[at])
         return found
@@ -147,6 +160,7 @@ class Said:
     """What a model says of one job: values by label."""
 
     bent: Sequence[float]
+    apart: Sequence[float]
     model: Model
     growth: float = 1.0
 
@@ -174,5 +188,6 @@ class Said:
         at = AT[name]
         bent = self.bent[at]
         if quantile is not None:
-            bent += float(model.errors[at, quantile])
+            unsure = float(model.unsure[at]) + self.apart[at]
+            bent += float(model.errors[at, quantile]) * unsure
         return LABELS[at].unbend(bent)

@@ -164,7 +164,7 @@ def _model(words: _Words, arrays: dict[str, NDArray[Any]]) -> Model:
     _expect(set(words.scores) <= set(NAMES), "scores of other labels")
     shapes = {
         **dict.fromkeys(("centre", "spread", "low", "high", "far", "importance"), (width,)),
-        **dict.fromkeys(("derived", "known", "least", "most", "blend"), (labels,)),
+        **dict.fromkeys(("derived", "known", "least", "most", "blend", "unsure"), (labels,)),
         "errors": (labels, len(QUANTILES)),
         "power": (labels, 1 + width + pairs),
         "exponents": (terms, numbers),
@@ -211,6 +211,7 @@ def _model(words: _Words, arrays: dict[str, NDArray[Any]]) -> Model:
         known=arrays["known"],
         low=arrays["least"],
         high=arrays["most"],
+        unsure=arrays["unsure"],
         errors=arrays["errors"],
         importance=arrays["importance"],
         gpu_counts=tuple(words.gpu_counts),
@@ -231,6 +232,7 @@ _ARRAYS: Final[dict[str, Callable[[Model], NDArray[Any]]]] = {
     "blend": lambda model: model.laws.blend,
     "pairs": lambda model: model.laws.pairs,
     "errors": lambda model: model.errors,
+    "unsure": lambda model: model.unsure,
     "least": lambda model: model.low,
     "most": lambda model: model.high,
     "gates": lambda model: model.laws.gates,

@@ -10,14 +10,14 @@ from slipstream.core.estimate import Basis, Estimate
 from slipstream.estimator.defaults import safe_default
 from slipstream.estimator.gpu_count import smallest_good
 from slipstream.estimator.labels import AT
-from slipstream.estimator.model import EVERYBODY, Said
+from slipstream.estimator.model import EVERYBODY
 from slipstream.estimator.values import category_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from slipstream.estimator.features import Features
-    from slipstream.estimator.model import Model
+    from slipstream.estimator.model import Model, Said
 
 _ALL_PCT: Final = 100.0
 _ALMOST: Final = 0.01
@@ -39,7 +39,7 @@ def said_of(
     row = model.columns.row(gpus, numbers, categories)
     if not model.is_like(numbers, categories, row):
         return None
-    return Said(model.bent(row), model, model.growth(numbers))
+    return model.said(row, model.growth(numbers))
 
 
 def best_count(model: Model, numbers: Mapping[str, float], categories: Mapping[str, int]) -> int:
@@ -48,7 +48,7 @@ def best_count(model: Model, numbers: Mapping[str, float], categories: Mapping[s
         return model.gpu_counts[0] if model.gpu_counts else 1
     times = {}
     for gpus in model.gpu_counts:
-        said = Said(model.bent(model.columns.row(gpus, numbers, categories)), model)
+        said = model.said(model.columns.row(gpus, numbers, categories))
         time_ms = said.middle("minibatch_ms")
         if time_ms is not None:
             times[gpus] = time_ms / gpus
