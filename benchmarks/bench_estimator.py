@@ -40,7 +40,7 @@ from sklearn.linear_model import LinearRegression
 from sklearn.neighbors import KNeighborsRegressor
 
 from slipstream.estimator.columns import columns_of, configuration
-from slipstream.estimator.evaluation import Outcome, fitted, held_out, r2_of, splits
+from slipstream.estimator.evaluation import Outcome, held_out, r2_of, splits
 from slipstream.estimator.features import Features
 from slipstream.estimator.fitting import fit
 from slipstream.estimator.forest import _Walker
@@ -101,7 +101,7 @@ def main() -> None:
         ),
         "not_spoken_of_pct": rounded(100 * outcome.unlike / max(1, len(outcome.runs))),
         "baselines": baselines(runs),
-        **regret(runs),
+        **regret(outcome),
         **speed(runs),
     }
     print(json.dumps(figures))
@@ -160,12 +160,11 @@ def ask(pooled: Outcome, make: Callable[[], Any], learnt: list[Run], unseen: lis
         pooled.said.setdefault(label, []).extend(said.tolist())
 
 
-def regret(runs: Sequence[Run]) -> dict[str, float | None]:
+def regret(outcome: Outcome) -> dict[str, float | None]:
     """What the chosen number of GPUs costs beyond the best choice."""
     ours: list[float] = []
     always_one: list[float] = []
-    for learnt, unseen in splits(runs, SEEDS):
-        models = fitted(learnt)
+    for models, unseen in outcome.draws:
         by_configuration: dict[object, dict[int, Run]] = {}
         for run in unseen:
             by_configuration.setdefault((run.family, configuration(run)), {})[run.gpus] = run

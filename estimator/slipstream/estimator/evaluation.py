@@ -41,6 +41,8 @@ class Outcome:
     said: dict[str, list[float]] = field(default_factory=dict)
     bounds_mib: list[float] = field(default_factory=list)
     memory_mib: list[float] = field(default_factory=list)
+    draws: list[tuple[dict[str, Model], list[Run]]] = field(default_factory=list)
+    """For each draw the models and the runs they have not seen."""
     unlike: int = 0
     """Runs that a model would not have spoken of."""
 
@@ -100,6 +102,7 @@ def held_out(
     alone = [run for run in runs if run.alone]
     for learnt, unseen in splits(alone, seeds):
         models = fitted(learnt)
+        outcome.draws.append((models, unseen))
         told(f"{len(models)} models of {len(learnt)} runs, {len(unseen)} runs held out")
         for run in unseen:
             if run.family in models:

@@ -42,7 +42,7 @@ _MOST_NUMBERS: Final = 6
 _MOST_FLAGS: Final = 8
 _MOST_PAIRED: Final = 14
 _RUNS_FOR_PAIRS: Final = 20
-_DRAWN: Final = 20.0
+_DRAWN: Final = 5.0
 """So many runs the middle of two laws counts for."""
 _CHECKED: Final = 0.01
 """Of all importance: what matters less may be anything."""
