@@ -62,7 +62,7 @@ def test_status_lists_models_with_their_errors(learnt: Path) -> None:
     assert told["bad_files"] == {}
 
 
-def test_status_names_a_file_that_is_no_model(learnt: Path, tmp_path: Path) -> None:
+def test_status_names_a_file_that_is_no_model(tmp_path: Path) -> None:
     """With why."""
     (tmp_path / FOLDER).mkdir()
     (tmp_path / FOLDER / "x.model").write_bytes(b"noise")

@@ -37,6 +37,9 @@ if TYPE_CHECKING:
 FEWEST_CONFIGURATIONS: Final = 8
 """Below that the plain rule for few runs is as good."""
 FEWEST_FAMILIES: Final = 3
+_FEWEST_RUNS: Final = 5
+_FEWEST_GROUPS: Final = 3
+"""Of one label: what only runs on several GPUs have is learnt from fewer."""
 _FOLDS: Final = 5
 _MOST_NUMBERS: Final = 6
 _MOST_FLAGS: Final = 8
@@ -144,7 +147,7 @@ class _Fitter:
             there &= measured > 0
         where = np.flatnonzero(there)
         groups = _groups(self._groups[where].tolist())
-        if len(where) < FEWEST_CONFIGURATIONS or groups.max() < 2:  # noqa: PLR2004
+        if len(where) < _FEWEST_RUNS or groups.max() + 1 < _FEWEST_GROUPS:
             return None
         ways = [self._by_law(label, where, measured[where])]
         if label.follows and all(part in self._learnt for part in label.parts):

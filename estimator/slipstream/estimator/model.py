@@ -69,7 +69,7 @@ class Model:
     unsure: Array
     """Of each label the least it is unsure by; where its laws disagree, it is more so."""
     errors: Array
-    """For each label the QUANTILES of its errors on unseen configurations, over how unsure it was."""
+    """For each label the QUANTILES of errors on unseen configurations, over how unsure it was."""
     importance: Array
     gpu_counts: tuple[int, ...]
     """Measured, where runs with several make a choice possible."""
