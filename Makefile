@@ -15,7 +15,7 @@ BIN := .venv/bin
 VENV := .venv/.installed
 PROJECTS := pyproject.toml torch_hooks/pyproject.toml
 
-.PHONY: help setup native demo test unit up down bench plugins lint format clean
+.PHONY: help setup native demo test unit up down bench sweep plugins lint format clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -24,6 +24,7 @@ setup: native ## install system packages and the Python environment, nothing els
 
 native: $(VENV)
 	@$(BIN)/python -m slipstream.torch_hooks.native build > build/native.log
+	$(BIN)/python -m slipstream.estimator.native build >> build/native.log
 
 demo: native ## the same PyTorch jobs on stock Slurm and with Slipstream; report in build/demo
 	@PYTHONPATH=examples $(BIN)/python -m demo --out build/demo $(ARGS)
@@ -46,6 +47,9 @@ bench: native ## run one benchmark: make -s bench NAME=sandbox; the last line is
 	  exit 2
 	fi
 	$(BIN)/python benchmarks/bench_$(NAME).py $(ARGS)
+
+sweep: native ## run what is missing of the estimator's table of trainings (docs/estimator.md)
+	@PYTHONPATH=estimator $(BIN)/python -m sweep $(ARGS)
 
 plugins: ## build what Slurm loads, for exactly the installed Slurm (docs/advice-board.md)
 	@deploy/setup/select_plugin.sh

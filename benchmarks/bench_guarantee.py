@@ -141,7 +141,9 @@ def _measured(workload: str, home: Path) -> dict[str, Any]:
             return _on(Node(box), workload)
         finally:
             import shutil
-            for f in box.layout.log.glob("coord*"): shutil.copy(f, f"/tmp/bg_{workload}.log")
+
+            for f in box.layout.log.glob("coord*"):
+                shutil.copy(f, f"/tmp/bg_{workload}.log")
 
 
 def _on(node: Node, workload: str) -> dict[str, Any]:

@@ -155,9 +155,14 @@ function M.submit(job_desc)
   local good, why = pcall(function()
     local plan, request = plan_of(job_desc, found)
     if not plan then return end
+    local answer, why
+    if plan.leaves_gpus_to_us then -- one question, then one change: never half of each
+      answer, why = tell(job_desc, request, plan)
+      planning.sized(plan, answer and answer.gpus)
+    end
     apply(job_desc, plan)
     pcall(carry, job_desc, request, plan)
-    local answer, why = tell(job_desc, request, plan)
+    if not plan.leaves_gpus_to_us then answer, why = tell(job_desc, request, plan) end
     pcall(hold, job_desc, request, answer)
     say(plan, begun_s, answer, why)
   end)

@@ -53,6 +53,13 @@ def test_the_sources_of_the_hooks_native_code_travel_along(wheels: dict[str, Pat
     assert not {name for name in names if name.endswith(".so")}
 
 
+def test_the_source_of_the_estimators_forest_travels_along(wheels: dict[str, Path]) -> None:
+    """Compiled where it is installed, too; without a compiler numpy does it."""
+    names = contents(wheels["slurm_slipstream"])
+    assert "slipstream/estimator/native/forest.c" in names
+    assert not {name for name in names if name.endswith(".so")}
+
+
 def test_the_main_wheel_never_asks_for_torch(wheels: dict[str, Path]) -> None:
     """Users bring their own build of torch."""
     with zipfile.ZipFile(wheels["slurm_slipstream"]) as archive:

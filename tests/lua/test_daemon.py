@@ -187,13 +187,35 @@ def test_fuzzed_answers_refuse_no_job_and_change_none(lua: Lua) -> None:
     assert len(daemon.asked) == ANSWERS_TO_FUZZ
 
 
+def test_fuzzed_answers_size_a_job_whole_or_not_at_all(lua: Lua) -> None:
+    """Whatever is said of its GPUs: request and marker agree, within what one node can have."""
+    dice = random.Random(8)  # noqa: S311 (the same answers each time)
+    lua.fresh(daemon={"FAILURES": 1_000_000, "DEADLINE_S": 1})
+    sizes = set()
+    with Answering(lua.socket_path, lambda _line: fuzzed(dice)) as daemon:
+        for _ in range(ANSWERS_TO_FUZZ):
+            result = lua.submit({"script": "#!/bin/sh\ntrue\n"}, "SLIPSTREAM_CLASS=auto")
+            size = int(result["job"]["tres_per_node"].removeprefix("gres:gpu:"))
+            assert f" gpus=node:{size} " in result["job"]["admin_comment"]
+            assert set(result["job"]) == {"tres_per_node", "admin_comment", "script"}
+            assert (result["rc"], result["said"]["error"]) == (0, [])
+            sizes.add(size)
+    assert len(daemon.asked) == ANSWERS_TO_FUZZ
+    assert {1, 2, 16} <= sizes <= set(range(1, 17))
+
+
 def fuzzed(dice: random.Random) -> bytes:
     """Random bytes, or a good answer with a few of its bytes cut, changed or doubled."""
     if dice.random() < 0.2:
         return dice.randbytes(dice.randrange(200))
     values = [1, 2, -1, 1e300, None, True, "text", [], {}, [[1]], {"v": 1}, "\u0000", "é" * 9]
-    answer = {"v": 1 if dice.random() < 0.7 else dice.choice(values), "message": "all is well"}
-    answer |= {dice.choice(["message", "class", "role", "x"]): dice.choice(values)}
+    answer: dict[str, object] = {
+        "v": 1 if dice.random() < 0.7 else dice.choice(values),
+        "message": "all is well",
+    }
+    answer |= {dice.choice(["message", "class", "role", "x", "gpus"]): dice.choice(values)}
+    if dice.random() < 0.3:
+        answer["gpus"] = dice.choice([2, 16, 17, 0, 1.5, "2"])
     text = bytearray(json.dumps(answer).encode() + b"\n")
     for _ in range(dice.randrange(4)):
         at = dice.randrange(len(text))

@@ -3,10 +3,13 @@
 
 from __future__ import annotations
 
+import json
 import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
+
+from lua.answering import Answering
 
 if TYPE_CHECKING:
     from lua.conftest import Lua
@@ -52,6 +55,50 @@ def test_an_owner_keeps_its_gpus(lua: Lua, class_: str) -> None:
     result = lua.submit(job, f"SLIPSTREAM_CLASS={class_}")
     assert changed(result, job) == {}
     assert marker(result) == f"class={class_} role=owner gpus=node:2 weight=1"
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_auto_without_gres_has_one_gpu_where_nobody_answers(lua: Lua, nodes: int) -> None:
+    """Of each node, beside what else it asks for; the user is told."""
+    job = {"tres_per_node": "gres:nic:1", "min_nodes": nodes, **BATCH}
+    result = lua.submit(job, "SLIPSTREAM_CLASS=auto")
+    assert changed(result, job) == {"tres_per_node": "gres:nic:1,gres:gpu:1"}
+    assert marker(result) == "class=auto role=owner gpus=node:1 weight=1"
+    assert "gpus=node:1" in result["environment"]["SLURM_SLIPSTREAM"]
+    of_each = " of each node" if nodes > 1 else ""
+    assert result["said"]["user"] == [f"[slipstream] 1 GPU{of_each}: no --gres asked for any"]
+
+
+def test_auto_without_gres_has_the_gpus_that_were_estimated(lua: Lua) -> None:
+    """The daemon is told that none were asked for, and its number is taken."""
+    answer = b'{"v":1,"gpus":4,"message":"estimated"}\n'
+    with Answering(lua.socket_path, lambda _line: answer) as daemon:
+        result = lua.submit(BATCH, "SLIPSTREAM_CLASS=auto")
+    (line,) = daemon.asked
+    assert json.loads(line)["gpus"] == {"per": "node", "count": 0}
+    assert changed(result, BATCH) == {"tres_per_node": "gres:gpu:4"}
+    assert marker(result) == "class=auto role=owner gpus=node:4 weight=1"
+    assert result["said"]["user"] == [
+        "[slipstream] 4 GPUs: no --gres asked for any",
+        "[slipstream] estimated",
+    ]
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"tres_per_node": "gres:gpu:2", **BATCH},
+        {"tres_per_job": "gres:gpu:1", **BATCH},
+        {"tres_per_node": "gres:gpu:0", **BATCH},
+        {"ntasks_per_tres": 1, **BATCH},
+        {"num_tasks": 1},
+    ],
+)
+def test_an_explicit_request_always_wins(lua: Lua, asked: dict[str, object]) -> None:
+    """Also one for no GPU; and an srun, whose step asks for itself, is left as it is."""
+    with Answering(lua.socket_path, lambda _line: b'{"v":1,"gpus":4}\n'):
+        result = lua.submit(asked, "SLIPSTREAM_CLASS=auto")
+    assert changed(result, asked) == {}
 
 
 @pytest.mark.parametrize(

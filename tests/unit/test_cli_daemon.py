@@ -7,7 +7,7 @@ import json
 import subprocess
 import sys
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from click.testing import CliRunner, Result
@@ -182,8 +182,8 @@ def test_why_of_a_training_job_says_how_far_it_is(rig: Served) -> None:
 def test_why_says_how_long_a_job_launched_trained_and_saved(rig: Served) -> None:
     """To people in a line, to programs by name."""
     running = replace(sight("7_3", request(1), Standing.RUNNING), number=21)
-    phases = {"import_s": 2.5, "launch_s": 9.04, "train_s": 61.0, "save_s": 1.5}
-    told = Training(ref="21", minibatch=40, import_s=2.5, launch_s=9.04, train_s=61.0, save_s=1.5)
+    phases: dict[str, Any] = {"import_s": 2.5, "launch_s": 9.04, "train_s": 61.0, "save_s": 1.5}
+    told = Training(ref="21", phase="training", minibatch=40, **phases)
     rig.tell(looked(11.0, running), NodeReported(at_s=1.0, node="n1", jobs=(told,)))
     line = "  launched in 9.0 s, trained for 61.0 s, saved for 1.5 s"
     assert line in said(rig, "why", "7_3").splitlines()

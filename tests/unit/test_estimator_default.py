@@ -83,7 +83,7 @@ def test_a_mistake_of_ours_costs_nobody_an_answer(
 def test_the_sentence_of_a_known_job_says_what_and_from_where() -> None:
     """Before what is said of every job."""
     asked = replace(request(role=Role.GUEST), estimate=KNOWN)
-    known = "estimated 2.1 GiB GPU memory (like 14 runs of yours), ~6 min; opportunistic guest, "
+    known = "estimated 2.1 GiB GPU memory (like 14 runs of yours), starts as guest, ~6 min; "
     assert said(machine(node("n1")), asked) == f"{known}seats are free on n1."
     assert said(machine(full(node("n1"))), asked).startswith(f"{known}it will wait: ")
     observing = machine(node("n1"), rules=Rules(mode=Mode.OBSERVE))

@@ -17,9 +17,12 @@ import pytest
 from click.testing import CliRunner, Result
 
 from slipstream.cli import main
-from slipstream.estimator.history import FILE, History, HistoryError
-from slipstream.estimator.runs import Run, RunError, from_row, run_key
+from slipstream.estimator.features import Features
+from slipstream.estimator.history import _NEW_IN, ASKED_FOR_S, FILE, History, HistoryError
+from slipstream.estimator.runs import COLUMNS, JSON_COLUMNS, Run, RunError, from_row, run_key
 from slipstream.estimator.runs_csv import read_csv, write_csv
+from slipstream.estimator.runs_parquet import read_parquet, write_parquet
+from slipstream.estimator.values import category_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,7 +39,7 @@ WHOLE = Run(
     categories={"arg.model": 579_184_930},
     alone=False,
     gpus=2,
-    gpu_memory_mib=2150,
+    gpu_memory_mib=2150.25,
     gpu_use_pct=55.5,
     gpu_use_spread_pct=4.0,
     network_mbps=800.0,
@@ -46,6 +49,13 @@ WHOLE = Run(
     launch_s=5.0,
     train_s=90.0,
     save_s=5.0,
+    minibatch_ms=12.5,
+    minibatches=7200,
+    nodes=2,
+    ranks=2,
+    cpu_s=190.25,
+    sent_mib=9000.5,
+    device_s=50.0,
 )
 
 
@@ -150,11 +160,49 @@ def test_a_file_of_a_later_version_is_left_alone(tmp_path: Path) -> None:
     """An older daemon must not throw away what a newer one gathered."""
     path = tmp_path / FILE
     with closing(sqlite3.connect(path)) as db:
-        db.execute("PRAGMA user_version=2")
+        db.execute("PRAGMA user_version=3")
     before = path.read_bytes()
-    with pytest.raises(HistoryError, match="version 2, this is 1"):
+    with pytest.raises(HistoryError, match="version 3, this is 2"):
         History(path)
     assert path.read_bytes() == before
+
+
+def test_a_file_of_version_1_gets_the_columns_it_lacks(tmp_path: Path) -> None:
+    """What was gathered stays, and new runs fit beside it."""
+    path = tmp_path / FILE
+    old = [name for name in COLUMNS if name not in _NEW_IN[2]]
+    with closing(sqlite3.connect(path)) as db:
+        db.execute(f"CREATE TABLE run ({', '.join(old)}, PRIMARY KEY (key)) WITHOUT ROWID")
+        values = {"key": f"{NOW_S}@0", "ended_s": NOW_S, "family": "1/t.py", "alone": 1, "gpus": 1}
+        row = [values.get(name, "{}" if name in JSON_COLUMNS else None) for name in old]
+        db.execute(f"INSERT INTO run VALUES ({', '.join('?' * len(old))})", row)  # noqa: S608 (only question marks)
+        db.execute("PRAGMA user_version=1")
+        db.commit()
+    for _ in range(2):
+        with closing(History(path)) as one:
+            one.add([WHOLE])
+            assert list(one.runs()) == [WHOLE, run(NOW_S)]
+
+
+def test_what_was_asked_is_kept_until_the_job_has_ended(tmp_path: Path) -> None:
+    """By token, over a restart, as numbers and categories; and not for ever."""
+    features = Features(family="1/t.py", numbers={"arg.lr": 0.1}, words={"arg.model": "cnn"})
+    with closing(History(tmp_path / FILE)) as one:
+        one.remember("00ff", NOW_S, features)
+    with closing(History(tmp_path / FILE)) as one:
+        asked = one.recalled("00ff")
+        assert asked == ("1/t.py", {"arg.lr": 0.1}, {"arg.model": category_of("cnn")})
+        assert one.recalled("0000") is None
+        one.remember("0000", NOW_S + ASKED_FOR_S + 1, features)
+        assert one.recalled("00ff") is None
+
+
+def test_no_more_submissions_are_kept_than_runs(history: History) -> None:
+    """The oldest go first."""
+    for number in range(15):
+        history.remember(f"{number:016x}", float(number), Features(family="1/t.py"))
+    kept = [number for number in range(15) if history.recalled(f"{number:016x}")]
+    assert kept == list(range(5, 15))
 
 
 def test_a_folder_that_is_not_there_is_an_error_of_its_own(tmp_path: Path) -> None:
@@ -202,6 +250,32 @@ def test_csv_and_back_is_the_same() -> None:
     assert list(read_csv(io.StringIO(out.getvalue()))) == [WHOLE, run(1)]
 
 
+def test_parquet_and_back_is_the_same(tmp_path: Path) -> None:
+    """With types of its own, and what nobody measured."""
+    pytest.importorskip("pyarrow", reason="the extra `parquet` is not installed")
+    file = tmp_path / "runs.parquet"
+    assert write_parquet([WHOLE, run(1)], file) == 2
+    assert list(read_parquet(file)) == [WHOLE, run(1)]
+    assert list(tmp_path.iterdir()) == [file]
+    file.write_bytes(b"PAR1 or not")
+    with pytest.raises(RunError, match=r"runs\.parquet is no Parquet file"):
+        list(read_parquet(file))
+
+
+def test_without_pyarrow_the_command_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One sentence, both ways; CSV works all the same."""
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    file = tmp_path / "runs.parquet"
+    file.touch()
+    for word in ("export", "import"):
+        done = command(tmp_path, word, str(file))
+        assert done.exit_code == 1
+        assert "pip install 'slurm-slipstream[parquet]'" in done.output
+    assert command(tmp_path, "export").exit_code == 0
+
+
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
@@ -232,17 +306,20 @@ def command(folder: Path, *words: str, text: str | None = None) -> Result:
     )
 
 
-def test_a_history_travels_by_file(tmp_path: Path) -> None:
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+def test_a_history_travels_by_file(tmp_path: Path, suffix: str) -> None:
     """Export there, import here; twice is once."""
+    if suffix == "parquet":
+        pytest.importorskip("pyarrow", reason="the extra `parquet` is not installed")
     with closing(History(tmp_path / FILE)) as one:
         one.add([WHOLE, run(NOW_S)])
-    file = tmp_path / "runs.csv"
+    file = tmp_path / f"runs.{suffix}"
     assert command(tmp_path, "export", str(file)).exit_code == 0
     for _ in range(2):
         done = command(tmp_path / "other", "import", str(file))
         assert (done.exit_code, done.output) == (0, "2 runs imported, 2 are kept\n")
     again = command(tmp_path / "other", "export")
-    assert again.stdout == file.read_text()
+    assert again.stdout == command(tmp_path, "export").stdout
     assert again.stderr == "2 runs\n"
 
 

@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from slipstream.coordinator import asking, blocks, joining, phases, reflexes, store
 from slipstream.coordinator.checkpoints import Checkpoints
+from slipstream.coordinator.closed_gpus import ClosedGpus
 from slipstream.coordinator.devices import DeviceCgroups
 from slipstream.coordinator.events import Sender, event
 from slipstream.coordinator.gpus import Nvml, Window
+from slipstream.coordinator.measuring import Measuring
 from slipstream.coordinator.node_socket import NodeSocket, Peer
 from slipstream.coordinator.orders import Orders
 from slipstream.coordinator.processes import ProcFs, gpus_held
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
 
+    from slipstream.coordinator.gpus import ProcessUse
     from slipstream.coordinator.joining import Owner
     from slipstream.coordinator.requests import Request as Asked
     from slipstream.coordinator.settings import Settings
@@ -67,11 +69,13 @@ class Coordinator:
         self.checkpoints = Checkpoints.of(settings)
         self.saver = Saver(self)
         self._procfs = procfs or ProcFs()
+        self.measuring = Measuring(self._procfs)
+        self._uses: list[ProcessUse] = []
         self._cgroups = DeviceCgroups(settings.cgroup_root, settings.node)
         self._blocks: dict[Path, blocks.Block] = {}
         self._empty_since_s: dict[int, float] = {}
         self._tenants = Tenants(self._procfs, settings.node, settings.gpu_state)
-        self._published: str | None = None
+        self._closed = ClosedGpus(settings.closed_gpus)
 
     # --- at start ---------------------------------------------------------------------------
 
@@ -231,11 +235,14 @@ class Coordinator:
                 _log.warning("%s", self.nvml.error)
             self.nvml_errors += 1
         self.window.add(samples)
+        taken = {uuid for seat in list(self.seats.values()) for uuid in seat.gpu_uuids}
+        self._uses = self.nvml.process_uses([one for one in samples if one.uuid in taken])
 
     def look(self) -> dict[str, Any]:
         """Read the pages; returns the event that says what is so now."""
         for block in self._blocks.values():
             block.refresh()
+        self.measuring.look(self.seats, self._blocks.values(), self._uses)
         self.settle()
         return event(
             node=self.settings.node,
@@ -245,6 +252,7 @@ class Coordinator:
             owned=self.owned,
             progress=self.progress(),
             may_use=self.reflexes.told,
+            measured=self.measuring.meters,
         )
 
     def scan(self, *, anew: bool = False) -> None:
@@ -295,14 +303,7 @@ class Coordinator:
     def publish_closed_gpus(self) -> None:
         """For the static table: where no guest may be put while nobody answers."""
         shut = {uuid for uuid, owner in self.owned.items() if not owner.takes_guests}
-        text = ",".join(str(one.index) for one in self.window.latest() if one.uuid in shut)
-        if text == self._published and _touched(self.settings.closed_gpus):
-            return  # its date says that we are there
-        draft = self.settings.closed_gpus.with_name(".closed.gpus.new")
-        draft.write_text(f"{text}\n")
-        draft.chmod(0o644)  # tasks read it, as any user
-        draft.replace(self.settings.closed_gpus)
-        self._published = text
+        self._closed.publish(one.index for one in self.window.latest() if one.uuid in shut)
 
     def renew_leases(self) -> None:
         """Promise every process to be there for a while longer."""
@@ -361,6 +362,8 @@ class Coordinator:
         for path, block in list(self._blocks.items()):
             told = block.identity
             if not self._procfs.lives(told.asked_pid, told.asked_started_ticks):
+                block.refresh()
+                self.measuring.page(block)
                 block.remove()
                 del self._blocks[path]
                 with contextlib.suppress(OSError):
@@ -386,12 +389,3 @@ class Coordinator:
 
     def _lease_until_ns(self) -> int:
         return time.monotonic_ns() + int(self.settings.lease_s * 1e9)
-
-
-def _touched(path: Path) -> bool:
-    """Give a file the date of now; False if there is none."""
-    try:
-        os.utime(path)
-    except FileNotFoundError:
-        return False
-    return True

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from slipstream.coordinator.gpus import Window
     from slipstream.coordinator.joining import Owner
+    from slipstream.coordinator.measuring import JobMeter
     from slipstream.coordinator.seats import Seat
     from slipstream.wire.control_block import Progress
 
@@ -27,7 +28,7 @@ _SEND_WITHIN_S: Final = 1.0
 _BUSY: Final = frozenset(Phase) - {*(Phase.UNCLAIMED, Phase.IMPORTING, Phase.LOADING, Phase.ENDED)}
 
 
-def event(
+def event(  # noqa: PLR0913 (one for each that knows something)
     *,
     node: str,
     at_s: float,
@@ -36,8 +37,10 @@ def event(
     owned: Mapping[str, Owner],
     progress: Mapping[int, Iterable[Progress]],
     may_use: Callable[[int], Mapping[str, Any]] = lambda _: {},
+    measured: Mapping[int, JobMeter] | None = None,
 ) -> dict[str, Any]:
     """The node as it is now."""
+    meters = measured or {}
     return {
         "v": VERSION,
         "node": node,
@@ -56,7 +59,11 @@ def event(
             for gpu in window.latest()
         ],
         "jobs": [
-            {**job_report(job, progress.get(job, ()), left=not seats[job].tasks), **may_use(job)}
+            {
+                **job_report(job, progress.get(job, ()), left=not seats[job].tasks),
+                **may_use(job),
+                **({"measured": _measured(meters[job])} if job in meters else {}),
+            }
             for job in sorted(seats)
         ],
     }
@@ -79,6 +86,11 @@ def job_report(job_id: int, pages: Iterable[Progress], *, left: bool = False) ->
         "restorable": restorable(claimed),
         **_phases(told),
     }
+
+
+def _measured(meter: JobMeter) -> dict[str, Any]:
+    """What the job has taken so far; its phases also when its last process has left."""
+    return {**meter.told(), **_phases(meter.pages.values())}
 
 
 def _phases(told: Iterable[Progress]) -> dict[str, float]:

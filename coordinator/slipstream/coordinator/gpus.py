@@ -3,14 +3,20 @@
 
 from __future__ import annotations
 
+import contextlib
+import time
 from collections import deque
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pynvml
 
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
 WINDOW_S: Final = 10.0
 _MIB: Final = 1 << 20
+_SILENT_US: Final = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +34,19 @@ class GpuSample:
     """Who holds how many MiB of it, by pid."""
 
 
+@dataclass(frozen=True, slots=True)
+class ProcessUse:
+    """One process on one GPU: its memory now, its use since it was last told."""
+
+    uuid: str
+    pid: int
+    memory_bytes: int
+    use_pct: float = 0.0
+    from_ns: int = 0
+    to_ns: int = 0
+    """Of CLOCK_MONOTONIC; 0 if the driver had nothing new."""
+
+
 class Nvml:
     """NVML, opened when it is first there: a driver may be loaded after this daemon has started."""
 
@@ -35,6 +54,8 @@ class Nvml:
         self._opened = False
         self.error = ""
         """Why the latest sample is incomplete; empty if it is not."""
+        self._told_us: dict[str, int] = {}
+        """Until when each GPU's processes were heard of."""
 
     def sample(self, at_s: float) -> list[GpuSample]:
         """Ask about every GPU; one that does not answer is left out."""
@@ -68,6 +89,46 @@ class Nvml:
         except pynvml.NVMLError as error:
             self.error = f"GPU {index}: {error}"
             return None
+
+    def process_uses(self, samples: Iterable[GpuSample]) -> list[ProcessUse]:
+        """Who uses these GPUs, and how much; a GPU that does not tell is left out."""
+        found: list[ProcessUse] = []
+        for sample in samples:
+            with contextlib.suppress(pynvml.NVMLError):
+                found += self._on_one(sample.index, sample.uuid)
+        return found
+
+    def _on_one(self, index: int, uuid: str) -> list[ProcessUse]:
+        handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+        there = pynvml.nvmlDeviceGetComputeRunningProcesses(handle)
+        if not there:
+            self._told_us.pop(uuid, None)
+            return []
+        now_us = time.time_ns() // 1000
+        before_us = self._told_us.setdefault(uuid, now_us)
+        told: dict[int, list[int]] = {}
+        if before_us < now_us:
+            with contextlib.suppress(pynvml.NVMLError_NotFound):
+                for one in pynvml.nvmlDeviceGetProcessUtilization(handle, before_us):
+                    if one.timeStamp > before_us:
+                        told.setdefault(one.pid, []).append(one.smUtil)
+                        now_us = max(now_us, one.timeStamp)
+        # The driver samples when it likes: silence is idleness only after a while.
+        to_ns = time.monotonic_ns() if told or now_us - before_us >= _SILENT_US else 0
+        from_ns = to_ns - (now_us - before_us) * 1000 if to_ns else 0
+        if to_ns:
+            self._told_us[uuid] = now_us
+        return [
+            ProcessUse(
+                uuid,
+                one.pid,
+                one.usedGpuMemory or 0,
+                sum(told.get(one.pid, ())) / max(1, len(told.get(one.pid, ()))),
+                from_ns,
+                to_ns,
+            )
+            for one in there
+        ]
 
 
 def _processes(handle: Any) -> tuple[tuple[int, int], ...]:  # noqa: ANN401 (pynvml's)

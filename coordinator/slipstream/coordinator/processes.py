@@ -13,6 +13,8 @@ _KIN = re.compile(
     re.DOTALL | re.MULTILINE,
 )
 
+_MOST_KIN = 1024
+
 
 @dataclass(frozen=True, slots=True)
 class Kin:
@@ -21,6 +23,14 @@ class Kin:
     name: str
     parent: int
     uid: int
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """What a process has taken: processor time with that of its ended children, and memory."""
+
+    cpu_ticks: int = 0
+    resident_pages: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +67,29 @@ class ProcFs:
             return (self.root / str(pid)).stat().st_uid
         except OSError:
             return None
+
+    def family(self, pid: int) -> list[int]:
+        """A process and those that live of what it, and they, have started from a main thread."""
+        found = [pid]
+        for one in found:  # it grows meanwhile
+            found += map(int, self._read(one, f"task/{one}/children").split())
+            if len(found) > _MOST_KIN:
+                break
+        return found
+
+    def spent(self, pid: int) -> Spent:
+        """What it has taken so far; nothing if it is gone."""
+        fields = self._read(pid, "stat").rpartition(b")")[2].split()
+        if not fields:
+            return Spent()
+        return Spent(sum(map(int, fields[11:15])), int(fields[21]))
+
+    def sent_bytes(self, pid: int) -> int | None:
+        """What left the machine (or its network namespace) so far, on any interface."""
+        lines = self._read(pid, "net/dev").decode().splitlines()[2:]
+        counts = [line.partition(":") for line in lines]
+        sent = [int(text.split()[8]) for name, _, text in counts if name.strip() != "lo"]
+        return sum(sent) if sent else None
 
     def title(self, pid: int) -> str:
         """Its command line as it shows itself; empty if that cannot be read."""

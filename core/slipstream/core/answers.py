@@ -19,22 +19,26 @@ _MOST_NODES_NAMED: Final = 4
 
 def to_user(request: Request, found: Placement | Reason, *, advising: bool) -> str:
     """One sentence for the terminal of whoever submits. Of defaults it says nothing."""
-    who = f"{request.job_class} {request.role}"
     seat = "GPUs" if request.role is Role.OWNER else "seats"
     if found is Reason.NO_GUEST_SEAT and not advising:
-        said = f"{who}, Slurm decides where it starts: {_lowered(SENTENCE[found])}"
+        said = f"Slurm decides where it starts: {_lowered(SENTENCE[found])}"
     elif not isinstance(found, Placement):
-        said = f"{who}, it will wait: {_lowered(SENTENCE[found])}"
+        said = f"it will wait: {_lowered(SENTENCE[found])}"
     elif advising:
-        said = f"{who}, {seat} are free on {_named(found.nodes)}."
+        said = f"{seat} are free on {_named(found.nodes)}."
     else:
-        said = f"{who}, {seat} are free on {_named(found.nodes)}; Slurm decides where it starts."
+        said = f"{seat} are free on {_named(found.nodes)}; Slurm decides where it starts."
     estimate = request.estimate
-    return f"{estimated(estimate)}; {said}" if estimate and estimate.is_known else said
+    if estimate and estimate.is_known:
+        return f"{estimated(estimate, request.role)}; {said}"
+    return f"{request.job_class} {request.role}, {said}"
 
 
-def estimated(estimate: Estimate) -> str:
-    """What is known of a job's needs, and from where."""
+def estimated(estimate: Estimate, role: Role | None = None) -> str:
+    """What is known of a job's needs, and from where; of one that is submitted, as what it starts.
+
+    `estimated 2.1 GiB GPU memory (like 14 runs of yours), starts as guest, ~6 min`
+    """
     if not estimate.is_known:
         return "nothing like it has run here: it may take whole GPUs, for as long as its limit"
     parts = []
@@ -43,7 +47,8 @@ def estimated(estimate: Estimate) -> str:
     if estimate.run_s is not None:
         parts.append(f"~{duration(estimate.run_s)}")
     first, *rest = parts or [f"{estimate.gpu_use_pct:.0f} % GPU use"]
-    return ", ".join([f"estimated {first} ({like(estimate)})", *rest])
+    starts = () if role is None else (f"starts as {role}",)
+    return ", ".join([f"estimated {first} ({like(estimate)})", *starts, *rest])
 
 
 def to_waiting(found: Placement | Reason, *, advising: bool) -> tuple[Reason, str]:

@@ -52,6 +52,7 @@ class Estimate:
     launch_s: float | None = None
     train_s: float | None = None
     save_s: float | None = None
+    minibatch_ms: float | None = None
 
     @property
     def is_known(self) -> bool:

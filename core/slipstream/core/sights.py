@@ -116,6 +116,34 @@ class GpuUse:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """What a job has taken on one node so far. `None` where nobody could measure."""
+
+    alone: bool = True
+    """No other job has had one of its GPUs."""
+    finished: bool = False
+    """All its processes that trained came to their own end."""
+    gpus: int = 0
+    ranks: int = 0
+    """Its processes that trained."""
+    gpu_memory_mib: float | None = None
+    gpu_use_pct: float | None = None
+    gpu_use_spread_pct: float | None = None
+    busy_s: float = 0.0
+    """How long GPUs worked for it, all of them together."""
+    network_mbps: float | None = None
+    sent_mib: float | None = None
+    cpu_s: float = 0.0
+    host_memory_mib: int | None = None
+    lived_s: float = 0.0
+    launch_s: float | None = None
+    train_s: float | None = None
+    save_s: float | None = None
+    minibatches: int | None = None
+    minibatch_ms: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Training:
     """What a job's hook told of it."""
 
@@ -132,3 +160,4 @@ class Training:
     save_s: float | None = None
     restorable: bool = False
     """Whether all its processes on the node can be saved, and go on elsewhere."""
+    measured: Measured | None = None

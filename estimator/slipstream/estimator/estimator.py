@@ -7,21 +7,33 @@ import logging
 
 from slipstream.core.estimate import Estimate
 from slipstream.estimator.defaults import safe_default
+from slipstream.estimator.families import Families
 from slipstream.estimator.features import Clues, Features, read
+from slipstream.estimator.models import Models
 
 _LOG = logging.getLogger(__name__)
 
 
 class Estimator:
-    """Says what a job needs. Today these are the safe defaults; models take their place."""
+    """Says what a job needs, from the best there is.
 
-    def __init__(self) -> None:
+    That is the model of its family, what its family took, the model of all, or the safe defaults.
+    """
+
+    def __init__(self, models: Models | None = None) -> None:
         self.failures = 0
         """Submissions that were too much for us: each is a mistake of ours."""
+        self.models = models or Models()
+        self.families = Families()
 
     def estimate(self, features: Features) -> Estimate:
         """What a job with these features needs."""
-        return safe_default(features)
+        return (
+            self.models.of_family(features)
+            or self.families.estimate(features)
+            or self.models.of_everybody(features)
+            or safe_default(features)
+        )
 
     def of(self, clues: Clues) -> Estimate:
         """The same from what came with the submission."""

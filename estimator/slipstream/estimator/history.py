@@ -11,13 +11,14 @@ import logging
 import sqlite3
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from slipstream.estimator.runs import COLUMNS, from_row, to_row
+from slipstream.estimator.runs import COLUMNS, from_json, from_row, to_json, to_row
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from slipstream.estimator.features import Features
     from slipstream.estimator.runs import Run
 
 _LOG = logging.getLogger(__name__)
@@ -25,18 +26,39 @@ FILE: Final = "history.sqlite"
 MOST_RUNS: Final = 50_000
 """Of at most some 10 KiB each: features are bounded where they are read."""
 LONGEST_S: Final = 400 * 86_400.0
-_VERSION: Final = 1
+ASKED_FOR_S: Final = 60 * 86_400.0
+_VERSION: Final = 2
+_NEW_IN: Final = {
+    2: ("minibatch_ms", "minibatches", "nodes", "ranks", "cpu_s", "sent_mib", "device_s"),
+}
+"""Columns that a version brought: an older file gets them when it is opened."""
 _SCHEMA: Final = f"""
 CREATE TABLE run ({", ".join(COLUMNS)}, PRIMARY KEY (key)) WITHOUT ROWID;
 CREATE INDEX run_by_end ON run (ended_s);
 CREATE INDEX run_by_family ON run (family, ended_s);
 """
-_PUT: Final = f"INSERT OR REPLACE INTO run VALUES ({', '.join('?' * len(COLUMNS))})"  # noqa: S608 (only question marks)
+_ASKED: Final = """
+CREATE TABLE asked (token PRIMARY KEY, at_s, family, numbers, categories) WITHOUT ROWID;
+CREATE INDEX asked_by_time ON asked (at_s);
+"""
+"""Submissions whose jobs have not ended: their features, until there is a run to put them to."""
+_PUT: Final = (
+    f"INSERT OR REPLACE INTO run ({', '.join(COLUMNS)}) "  # noqa: S608 (our own words)
+    f"VALUES ({', '.join('?' * len(COLUMNS))})"
+)
 _RUINED: Final = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
 
 
 class HistoryError(Exception):
     """A history that cannot be used; says why."""
+
+
+class Asked(NamedTuple):
+    """The features of a submission as they may be stored."""
+
+    family: str
+    numbers: dict[str, float]
+    categories: dict[str, int]
 
 
 class History:
@@ -91,6 +113,46 @@ class History:
             for row in rows:
                 yield from_row(dict(zip(COLUMNS, row, strict=True)))
 
+    def families(self) -> dict[str, int]:
+        """How many runs of each had their GPUs to themselves."""
+        query = "SELECT family, count(*) FROM run WHERE alone GROUP BY family"
+        return {str(family): int(count) for family, count in self._db.execute(query)}
+
+    def newer(self, family: str | None, ended_s: float) -> int:
+        """How many runs of a family, or of all, ended after that."""
+        where, values = ("", ()) if family is None else ("family = ? AND", (family,))
+        query = f"SELECT count(*) FROM run WHERE {where} ended_s > ?"  # noqa: S608 (our own words)
+        (count,) = self._db.execute(query, (*values, ended_s)).fetchone()
+        return int(count)
+
+    def changes(self) -> int:
+        """Another number after somebody else has written."""
+        (version,) = self._db.execute("PRAGMA data_version").fetchone()
+        return int(version)
+
+    def remember(self, token: str, at_s: float, features: Features) -> None:
+        """Keep what a job was submitted with until it ends; jobs wait for weeks at most."""
+        row = (
+            token,
+            at_s,
+            features.family,
+            to_json(features.numbers),
+            to_json(features.categories),
+        )
+        self._db.execute("INSERT OR REPLACE INTO asked VALUES (?, ?, ?, ?, ?)", row)
+        self._db.execute("DELETE FROM asked WHERE at_s < ?", (at_s - ASKED_FOR_S,))
+        self._db.execute(
+            "DELETE FROM asked WHERE token IN (SELECT token FROM asked ORDER BY at_s DESC "
+            "LIMIT -1 OFFSET ?)",
+            (self._most_runs,),
+        )
+
+    def recalled(self, token: str) -> Asked | None:
+        """What a job was submitted with, if we were told."""
+        query = "SELECT family, numbers, categories FROM asked WHERE token = ?"
+        row = self._db.execute(query, (token,)).fetchone()
+        return Asked(row[0], from_json(row[1]), from_json(row[2])) if row else None
+
     def __len__(self) -> int:
         (count,) = self._db.execute("SELECT count(*) FROM run").fetchone()
         return int(count)
@@ -123,10 +185,14 @@ def _opened(path: Path) -> sqlite3.Connection:
 def _check(db: sqlite3.Connection, path: Path) -> None:
     """It is one of ours and whole; a new one gets its tables."""
     (version,) = db.execute("PRAGMA user_version").fetchone()
-    if version not in (0, _VERSION):
+    if not 0 <= version <= _VERSION:
         raise HistoryError(f"{path} is a history of version {version}, this is {_VERSION}")
     if version == 0:
-        db.executescript(f"BEGIN IMMEDIATE;{_SCHEMA}PRAGMA user_version={_VERSION};COMMIT;")
+        db.executescript(f"BEGIN IMMEDIATE;{_SCHEMA}{_ASKED}PRAGMA user_version={_VERSION};COMMIT;")
+    elif version < _VERSION:
+        later = (name for number in range(version + 1, _VERSION + 1) for name in _NEW_IN[number])
+        added = "".join(f"ALTER TABLE run ADD COLUMN {name};" for name in later)
+        db.executescript(f"BEGIN IMMEDIATE;{added}{_ASKED}PRAGMA user_version={_VERSION};COMMIT;")
     (verdict,) = db.execute("PRAGMA quick_check(1)").fetchone()
     if verdict != "ok":
         error = sqlite3.DatabaseError(verdict)

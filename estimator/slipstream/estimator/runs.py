@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping  # noqa: TC003 (msgspec reads them)
 from dataclasses import dataclass, field, fields
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -28,7 +28,8 @@ class Run:
     alone: bool = True
     """Whether it had its GPUs to itself."""
     gpus: int = 1
-    gpu_memory_mib: int | None = None
+    gpu_memory_mib: float | None = None
+    """Of the GPU on which it took most, at its highest."""
     gpu_use_pct: float | None = None
     gpu_use_spread_pct: float | None = None
     network_mbps: float | None = None
@@ -38,6 +39,18 @@ class Run:
     launch_s: float | None = None
     train_s: float | None = None
     save_s: float | None = None
+    minibatch_ms: float | None = None
+    """The mean, of its slowest process."""
+    minibatches: int | None = None
+    nodes: int | None = None
+    ranks: int | None = None
+    """Processes that trained."""
+    cpu_s: float | None = None
+    """Processor time of all its processes."""
+    sent_mib: float | None = None
+    """What all its nodes sent together."""
+    device_s: float | None = None
+    """How long a GPU of it was busy, in the mean over its GPUs."""
 
 
 COLUMNS: Final = tuple(one.name for one in fields(Run))
@@ -54,10 +67,20 @@ def run_key(ref: str, submitted_at_s: float) -> str:
     return f"{ref}@{int(submitted_at_s)}"
 
 
+def to_json(values: Mapping[str, float]) -> str:
+    """Features as they are stored."""
+    return _ENCODER.encode(values).decode()
+
+
+def from_json(text: str) -> Any:  # noqa: ANN401 (as it was stored)
+    """And back."""
+    return msgspec.json.decode(text)
+
+
 def to_row(run: Run) -> tuple[Value, ...]:
     """Its columns."""
     return tuple(
-        _ENCODER.encode(value).decode() if name in JSON_COLUMNS else value
+        to_json(value) if name in JSON_COLUMNS else value
         for name, value in ((name, getattr(run, name)) for name in COLUMNS)
     )
 
@@ -68,7 +91,7 @@ def from_row(row: Mapping[str, Value]) -> Run:
         raise RunError(f"columns {unknown} are not known, only {list(COLUMNS)}")
     try:
         told = {
-            name: msgspec.json.decode(str(value)) if name in JSON_COLUMNS else value
+            name: from_json(str(value)) if name in JSON_COLUMNS else value
             for name, value in row.items()
             if value is not None and value != ""
         }

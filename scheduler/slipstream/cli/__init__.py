@@ -8,6 +8,7 @@ from importlib.metadata import version
 import click
 
 from slipstream.cli.estimate import estimate
+from slipstream.cli.estimator import estimator
 from slipstream.cli.gpus import gpus
 from slipstream.cli.history import history
 from slipstream.cli.jobs import jobs
@@ -38,5 +39,18 @@ def main() -> None:
     """
 
 
-for command in (estimate, gpus, history, jobs, mode, move, replay, sandbox, scheduler, why):
+COMMANDS = (
+    estimate,
+    estimator,
+    gpus,
+    history,
+    jobs,
+    mode,
+    move,
+    replay,
+    sandbox,
+    scheduler,
+    why,
+)
+for command in COMMANDS:
     main.add_command(command)

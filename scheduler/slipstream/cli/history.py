@@ -7,7 +7,7 @@ import os
 import sqlite3
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TextIO
+from typing import TYPE_CHECKING, Final, TextIO, cast
 
 import click
 
@@ -17,6 +17,12 @@ from slipstream.estimator import Clues, read
 from slipstream.estimator.history import FILE, History, HistoryError
 from slipstream.estimator.runs import Run, RunError, run_key
 from slipstream.estimator.runs_csv import read_csv, write_csv
+from slipstream.estimator.runs_parquet import (
+    SUFFIX,
+    ParquetMissingError,
+    read_parquet,
+    write_parquet,
+)
 from slipstream.slurm_plugin import SlurmParseError
 from slipstream.slurm_plugin.parse_sacct import COLUMNS, FinishedJob, parse_sacct
 
@@ -26,7 +32,8 @@ if TYPE_CHECKING:
 _DEFAULT_STATE_DIR: Final = "/var/lib/slipstream"
 
 
-def _state_dir_option(command: Callable[..., None]) -> Callable[..., None]:
+def state_dir_option(command: Callable[..., None]) -> Callable[..., None]:
+    """Where the history and the models are."""
     return click.option(
         "--state-dir",
         type=click.Path(path_type=Path, file_okay=False),
@@ -42,24 +49,39 @@ def history() -> None:
 
 
 @history.command("export")
-@_state_dir_option
-@click.argument("file", type=click.File("w", encoding="utf-8"), default="-")
-def export_runs(state_dir: Path, file: TextIO) -> None:
-    """Write all runs to FILE as CSV, the newest first; to the terminal without one."""
-    with closing(_opened(state_dir)) as runs:
+@state_dir_option
+@click.argument(
+    "file", type=click.Path(path_type=Path, dir_okay=False, allow_dash=True), default="-"
+)
+def export_runs(state_dir: Path, file: Path) -> None:
+    """Write all runs to FILE, the newest first; to the terminal without one.
+
+    As CSV, or as Parquet if its name ends so.
+    """
+    with closing(opened_history(state_dir)) as runs:
         try:
-            count = write_csv(runs.runs(), file)
-        except (RunError, sqlite3.Error) as error:
+            if file.suffix == SUFFIX:
+                count = write_parquet(runs.runs(), file)
+            else:
+                with click.open_file(str(file), "w", encoding="utf-8") as out:
+                    count = write_csv(runs.runs(), cast("TextIO", out))
+        except ParquetMissingError as error:
+            raise click.ClickException(str(error)) from error
+        except (OSError, RunError, sqlite3.Error) as error:
             raise click.ClickException(f"{state_dir / FILE}: {error}") from error
     click.echo(f"{count} runs", err=True)
 
 
 @history.command("import")
-@_state_dir_option
+@state_dir_option
 @click.option("--sacct", "from_sacct", is_flag=True, help="FILE is what sacct printed.")
-@click.argument("file", type=click.File("r", encoding="utf-8", errors="replace"), default="-")
-def import_runs(state_dir: Path, file: TextIO, *, from_sacct: bool) -> None:
-    """Add the runs in FILE, a CSV as export writes it; one that is there already is replaced.
+@click.argument(
+    "file",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False, allow_dash=True),
+    default="-",
+)
+def import_runs(state_dir: Path, file: Path, *, from_sacct: bool) -> None:
+    """Add the runs in FILE, as export writes them; one that is there already is replaced.
 
     \b
     With --sacct what Slurm's accounting has, the columns as an error of it lists them:
@@ -67,19 +89,27 @@ def import_runs(state_dir: Path, file: TextIO, *, from_sacct: bool) -> None:
       slipstream history import --sacct jobs.txt
     """
     try:
-        found = _from_sacct(file.read()) if from_sacct else list(read_csv(file))
-        with closing(_opened(state_dir)) as runs:
+        found = _read(file, from_sacct=from_sacct)
+        with closing(opened_history(state_dir)) as runs:
             count = runs.add(found)
             kept = len(runs)
     except SlurmParseError as error:
         columns = ",".join(COLUMNS)
         raise click.ClickException(f"{error}\nask with --format={columns}") from error
-    except (RunError, sqlite3.Error) as error:
+    except (OSError, RunError, sqlite3.Error) as error:
         raise click.ClickException(str(error)) from error
     click.echo(f"{count} runs imported, {kept} are kept")
 
 
-def _opened(state_dir: Path) -> History:
+def _read(file: Path, *, from_sacct: bool) -> list[Run]:
+    if file.suffix == SUFFIX:
+        return list(read_parquet(file))
+    with click.open_file(str(file), encoding="utf-8", errors="replace") as lines:
+        return _from_sacct(lines.read()) if from_sacct else list(read_csv(lines))
+
+
+def opened_history(state_dir: Path) -> History:
+    """The history, made if it is not there; one clear error otherwise."""
     try:
         state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
         opened = History(state_dir / FILE)

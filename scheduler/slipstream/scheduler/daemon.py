@@ -21,8 +21,10 @@ from typing import IO, TYPE_CHECKING, Final
 
 import uvicorn
 
-from slipstream.core.events import NodeReported, RulesChanged
+from slipstream.core.events import ClusterSeen, NodeReported, RulesChanged
 from slipstream.core.machine import Machine
+from slipstream.estimator.learner import Learner
+from slipstream.estimator.models import FOLDER, Models
 from slipstream.scheduler import peers
 from slipstream.scheduler.api import Api
 from slipstream.scheduler.board_sink import FILE_NAME, BoardSink
@@ -31,6 +33,7 @@ from slipstream.scheduler.enactor import Deeds, Enactor
 from slipstream.scheduler.engine import Engine
 from slipstream.scheduler.event_socket import EventSocket
 from slipstream.scheduler.hands import Hands
+from slipstream.scheduler.historian import Historian
 from slipstream.scheduler.hold_sink import HoldSink
 from slipstream.scheduler.journal import Entry, Journal
 from slipstream.scheduler.journal_codec import JournalError
@@ -141,6 +144,10 @@ class Daemon:
             settings.disable_file,
             settings.events_between_checkpoints,
         )
+        self._engine.estimator.models = Models(settings.state_dir / FOLDER)
+        self._learner = Learner(settings.state_dir, self._engine.estimator.models)
+        self._historian = Historian(settings.state_dir, self._engine.estimator.families.learn)
+        self._engine.asked = self._historian.submitted
         self._watcher = Watcher(slurm, self._poller, self._deliver)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._ending: _Ending | None = None
@@ -156,6 +163,9 @@ class Daemon:
         now_s = time.time()
         live = [one for one in state.advice.values() if one.until_s > now_s]
         self._enactor.start(live if state.advising else ())
+        self._historian.recall(state)
+        self._historian.start()
+        self._learner.start()
         self._poller.start()
         self._hold.start()
         try:
@@ -163,6 +173,8 @@ class Daemon:
         finally:
             self._enactor.stop()
             self._hold.stop()
+            self._historian.stop()
+            self._learner.stop()
             self._journal.close()
         return self._ending.code
 
@@ -197,6 +209,9 @@ class Daemon:
             await asyncio.sleep(self._settings.tick_s)
             try:
                 self._engine.tick()
+                self._historian.tick()
+                self._engine.counters.runs_written = self._historian.written
+                self._engine.counters.runs_lost = self._historian.failures
             except Exception:  # noqa: BLE001 (a bug of ours must not end all timers)
                 _LOG.exception("a tick failed")
                 self._engine.counters.machine_errors += 1
@@ -223,6 +238,7 @@ class Daemon:
         """A coordinator told us. If jobs came, went or changed, Slurm will show the same soon."""
         before = self._engine.machine.state.reports.get(report.node)
         self._engine.take(report)
+        self._historian.reported(report)
         if before is None or _seats(before) != _seats(report):
             self._poller.nudge()
 
@@ -233,7 +249,13 @@ class Daemon:
     def _deliver(self, events: Sequence[Event]) -> None:
         if self._loop is not None:
             with contextlib.suppress(RuntimeError):  # the loop has ended: so do we
-                self._loop.call_soon_threadsafe(self._engine.take_all, events)
+                self._loop.call_soon_threadsafe(self._take_all, events)
+
+    def _take_all(self, events: Sequence[Event]) -> None:
+        self._engine.take_all(events)
+        for event in events:
+            if isinstance(event, ClusterSeen):
+                self._historian.seen(event)
 
     def _journal_failed(self, sentence: str) -> None:
         """Without a journal nothing may be done: end, so that somebody looks at it."""

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from slipstream.core.events import Event
     from slipstream.core.machine import Machine
     from slipstream.core.reasons import Reason
+    from slipstream.estimator import Clues
 
 _LOG = logging.getLogger(__name__)
 _MOMENT_S: Final = 1.0
@@ -53,6 +54,9 @@ class Counters:
     """Peers that were not allowed to say what they wanted to say."""
     bad_reports: int = 0
     refused: int = 0
+    runs_written: int = 0
+    runs_lost: int = 0
+    """Runs and submissions that the history could not keep."""
     answer_s_max: float = 0.0
     answer_s_sum: float = 0.0
 
@@ -79,6 +83,8 @@ class Engine:
         self.machine = machine
         self.counters = Counters()
         self.estimator = Estimator()
+        self.asked: Callable[[Clues], None] = lambda _clues: None
+        """Told of every submission, after it was answered; must return at once."""
         self._put = put
         self._disable_file = disable_file
         self._events_between_checkpoints = events_between_checkpoints

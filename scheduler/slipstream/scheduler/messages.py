@@ -11,16 +11,19 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
 
-from slipstream.core.classes import JobClass, Per, Role  # noqa: TC001 (msgspec reads them)
+from slipstream.core.classes import JobClass, Per, Role
 from slipstream.core.events import JobSaved, NodeReported
-from slipstream.core.sights import Gpus, GpuUse, Request, Training
+from slipstream.core.sights import Gpus, GpuUse, Measured, Request, Training
 from slipstream.estimator import Clues
 from slipstream.scheduler.marker import TOKEN
 
 if TYPE_CHECKING:
+    from slipstream.core.estimate import Estimate
     from slipstream.estimator import Estimator
 
 MOST_LINE_BYTES: Final = 64 * 1024
+MOST_ESTIMATED: Final = 16
+"""GPUs of a node that Lua takes our word for."""
 _MOST_GPUS: Final = 1_000_000
 _Told = TypeVar("_Told")
 _Value = TypeVar("_Value", str, int)
@@ -79,6 +82,7 @@ class _Training(msgspec.Struct):
     train_s: float | None = None
     save_s: float | None = None
     restorable: bool = False
+    measured: Measured | None = None
 
 
 class _Saved(msgspec.Struct):
@@ -108,6 +112,12 @@ _ANSWER: Final = msgspec.json.Encoder()
 
 def read_submission(line: bytes, estimator: Estimator) -> Request:
     """One request of job_submit, with what the job is thought to need."""
+    clues = read_clues(line)
+    return sized(clues.request, estimator.of(clues))
+
+
+def read_clues(line: bytes) -> Clues:
+    """One request of job_submit, and what else came with it."""
     told = _decoded(_SUBMISSION, line)
     if not TOKEN.fullmatch(told.token):
         raise MessageError(f"token {told.token!r} is not 16 hex digits")
@@ -128,7 +138,7 @@ def read_submission(line: bytes, estimator: Estimator) -> Request:
         uid=told.uid,
         name=told.name or "",
     )
-    clues = Clues(
+    return Clues(
         request=request,
         script=told.script or "",
         arguments=_arguments(told),
@@ -137,7 +147,6 @@ def read_submission(line: bytes, estimator: Estimator) -> Request:
         account=told.account or "",
         time_limit_s=told.time_limit_s,
     )
-    return replace(request, estimate=estimator.of(clues))
 
 
 def _arguments(told: _Submission) -> tuple[str, ...]:
@@ -152,9 +161,20 @@ def _pairs(told: object, kind: type[_Value]) -> dict[str, _Value]:
     return {name: value for name, value in pairs if isinstance(value, kind)}
 
 
-def answer(message: str = "", hold_s: int = 0) -> bytes:
-    """Our line to job_submit: a sentence for the user, and for how long the job may not start."""
-    told = {"message": message, "hold_s": hold_s}
+def sized(request: Request, estimate: Estimate) -> Request:
+    """The request with its estimate; who asks for no GPUs and leaves it to us gets that many."""
+    if request.job_class is not JobClass.AUTO or request.gpus.count:
+        return replace(request, estimate=estimate)
+    each = -(-max(1, estimate.gpus) // request.nodes_min)
+    return replace(request, estimate=estimate, gpus=Gpus(Per.NODE, min(each, MOST_ESTIMATED)))
+
+
+def answer(message: str = "", hold_s: int = 0, gpus: int = 0) -> bytes:
+    """Our line to job_submit: a sentence for the user, and for how long the job may not start.
+
+    For a job that left it to us also how many GPUs of each node it gets.
+    """
+    told = {"message": message, "hold_s": hold_s, "gpus": gpus}
     return _ANSWER.encode({"v": 1, **{key: one for key, one in told.items() if one}}) + b"\n"
 
 
@@ -213,6 +233,7 @@ def _report(told: _Report) -> NodeReported:
             train_s=job.train_s,
             save_s=job.save_s,
             restorable=job.restorable,
+            measured=job.measured,
         )
         for job in told.jobs
     )

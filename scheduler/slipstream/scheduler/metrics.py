@@ -57,6 +57,11 @@ class _Now(Collector):
         yield _counter("refused", "Commands that could not be carried out.", counters.refused)
         failures = self._engine.estimator.failures
         yield _counter("estimator_failures", "Submissions it failed over.", failures)
+        models = self._engine.estimator.models
+        yield _gauge("estimator_models", "Models that are asked.", len(models.by_family))
+        yield _gauge("estimator_bad_models", "Files that are no models.", len(models.bad))
+        yield _counter("history_runs", "Runs written into the history.", counters.runs_written)
+        yield _counter("history_lost", "What it could not keep.", counters.runs_lost)
         yield _counter("answer_seconds", "Time spent answering.", counters.answer_s_sum)
         yield _gauge("answer_seconds_max", "The slowest answer.", counters.answer_s_max)
         yield _gauge("journal_behind", "Events not on disk yet.", self._behind())

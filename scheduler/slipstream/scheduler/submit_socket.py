@@ -16,7 +16,7 @@ from slipstream.core.classes import Strength
 from slipstream.core.commands import Admit, Advise
 from slipstream.core.events import JobSubmitted
 from slipstream.scheduler import peers
-from slipstream.scheduler.messages import MOST_LINE_BYTES, MessageError, answer, read_submission
+from slipstream.scheduler.messages import MOST_LINE_BYTES, MessageError, answer, read_clues, sized
 
 if TYPE_CHECKING:
     import socket
@@ -152,17 +152,20 @@ class _Asker:
 
     def _said(self, line: bytes) -> bytes:
         try:
-            request = read_submission(line, self._engine.estimator)
+            clues = read_clues(line)
         except MessageError as error:
             self._engine.counters.bad_submissions += 1
             _LOG.warning("a submission was not understood: %s", error)
             return answer()
+        request = sized(clues.request, self._engine.estimator.of(clues))
         commands = self._engine.submit(JobSubmitted(time.time(), request))
+        self._engine.asked(clues)
         message = next((one.message for one in commands if isinstance(one, Admit)), "")
         bound = any(
             isinstance(one, Advise) and one.advice.strength is Strength.REQUIRE for one in commands
         )
-        return answer(message, _FIRST_HOLD_S if bound and self._holds() else 0)
+        given = request.gpus.count if request.gpus != clues.request.gpus else 0
+        return answer(message, _FIRST_HOLD_S if bound and self._holds() else 0, given)
 
     def _leave(self, why: str) -> None:
         """Without an answer: it may be Lua, and we too slow."""

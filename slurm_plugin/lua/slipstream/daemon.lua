@@ -14,6 +14,7 @@ local M = { DEADLINE_S = 0.020, FAILURES = 3, REST_S = 30 }
 local SIZE_LIMIT = 65536
 local MESSAGE_LIMIT = 400
 local LONGEST_HOLD_S = 60
+local MOST_GPUS = 16
 
 local failures, rests_until = 0, 0
 local kept, kept_path = nil, nil
@@ -98,12 +99,17 @@ function M.read_answer(text)
       or hold_s % 1 ~= 0) then
     return nil, "hold_s is not a number of seconds"
   end
+  local gpus = found.gpus
+  if gpus == json.null then gpus = nil end
+  if gpus ~= nil and (type(gpus) ~= "number" or gpus < 1 or gpus > MOST_GPUS or gpus % 1 ~= 0) then
+    return nil, "gpus is not a number of GPUs"
+  end
   local message = found.message
-  if message == nil or message == json.null then return { hold_s = hold_s } end
+  if message == nil or message == json.null then return { hold_s = hold_s, gpus = gpus } end
   if type(message) ~= "string" or #message > MESSAGE_LIMIT or message:find("[%z\1-\31\127]") then
     return nil, "the message is not one short line"
   end
-  return { message = message, hold_s = hold_s }
+  return { message = message, hold_s = hold_s, gpus = gpus }
 end
 
 -- Whether it is not even asked for now.

@@ -69,6 +69,21 @@ local function add_memory(plan, request, settings)
   change(plan, "min_mem_per_cpu", per_cpu + ceil_div(share * request.gpus_total, request.cpus))
 end
 
+-- GPUs for a job that left their number to us. An owner's: what `auto` is at submission.
+local function give(plan, count)
+  plan.per, plan.count = "node", count
+  plan.notes = { ("%d GPU%s%s: no --gres asked for any"):format(
+    count, count == 1 and "" or "s", plan.nodes > 1 and " of each node" or "") }
+  plan.changes = {}
+  change(plan, "tres_per_node", tres.with_gpus(plan.tres_per_node, count))
+  change(plan, "admin_comment", marker.comment(plan, plan.comment_before))
+end
+
+-- The same plan with so many GPUs of each node, as the daemon says. Nothing was changed before.
+function M.sized(plan, count)
+  if plan.leaves_gpus_to_us and count then give(plan, count) end
+end
+
 -- `flags` as flags.from_environment gives them, with the class settled.
 function M.make(request, flags, settings, token)
   -- Whoever asks for seats by name is a guest, of whatever class.
@@ -87,6 +102,13 @@ function M.make(request, flags, settings, token)
     swap_gpus(plan, request)
     close_leaks(plan, request)
     turn_cpus_per_gpu(plan, request)
+  end
+  if flags.class == "auto" and request.script and not request.per then
+    -- Without a daemon's word: one.
+    plan.leaves_gpus_to_us, plan.nodes = true, request.nodes
+    plan.tres_per_node, plan.comment_before = request.tres_per_node, request.admin_comment
+    give(plan, 1)
+    return plan
   end
   change(plan, "admin_comment", marker.comment(plan, request.admin_comment))
   if guest and request.gpus_total > 0 then add_memory(plan, request, settings) end

@@ -30,7 +30,8 @@ end
 local function write(request, plan, argv, script)
   local flags = plan.flags
   return PATTERN:format(
-    plan.token, request.user_id or 0, plan.class, plan.role, plan.per, plan.count,
+    plan.token, request.user_id or 0, plan.class, plan.role, plan.per,
+    plan.leaves_gpus_to_us and 0 or plan.count,
     request.nodes, request.max_nodes or request.nodes, request.tasks, request.cpus_per_task or 1,
     value(request.memory_per_node_mib),
     value(request.time_limit_min and request.time_limit_min * 60),

@@ -104,6 +104,7 @@ local function read(job_desc)
     memory_per_cpu_mib = number(job_desc, "min_mem_per_cpu", 2 ^ 62),
     shared = number(job_desc, "shared", NO_VAL16),
     het_offset = number(job_desc, "het_job_offset", NO_VAL),
+    tres_per_node = text(job_desc, "tres_per_node"),
     tres_bind = text(job_desc, "tres_bind"),
     tres_freq = text(job_desc, "tres_freq"),
     admin_comment = text(job_desc, "admin_comment"),

@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`slipstream estimator` and what `slipstream estimate` says once something was learnt."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from contextlib import closing
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from click.testing import CliRunner
+
+from estimator_rig import FAMILY, history
+from slipstream.cli import main
+from slipstream.estimator.fitting import fit
+from slipstream.estimator.history import FILE, History
+from slipstream.estimator.model_file import write
+from slipstream.estimator.models import FOLDER
+from slipstream.estimator.trees import Recipe
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = pytest.mark.unit
+MINE = f"{os.geteuid()}/train.py"
+SCRIPT = """#!/bin/bash
+#SBATCH --gres=gpu:1
+python train.py --width 128 --batch-size 16 --layers 4 --optimizer adam
+"""
+
+
+@pytest.fixture(scope="module")
+def learnt(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A state dir with runs and a model."""
+    state_dir = tmp_path_factory.mktemp("state")
+    runs = [replace(one, family=MINE) for one in history(30)]
+    with closing(History(state_dir / FILE)) as kept:
+        kept.add(runs)
+    write(fit(runs, MINE, 1.0, Recipe(trees=5)), state_dir / FOLDER)
+    return state_dir
+
+
+def said(state_dir: Path, *words: str, code: int = 0) -> str:
+    """What a command prints."""
+    environment = {"SLIPSTREAM_STATE_DIR": str(state_dir), "COLUMNS": "200"}
+    done = CliRunner().invoke(main, words, env=environment)
+    assert done.exit_code == code, done.output
+    return done.stdout if code == 0 else done.output
+
+
+def test_status_lists_models_with_their_errors(learnt: Path) -> None:
+    """For people and for programs."""
+    text = said(learnt, "estimator", "status")
+    assert "30 runs of 1 families" in text
+    assert MINE in text
+    told: dict[str, Any] = json.loads(said(learnt, "estimator", "status", "--json"))
+    assert told["models"][MINE]["runs"] == 30
+    assert told["models"][MINE]["labels"]["gpu_memory_mib"]["error"] < 0.2
+    assert told["bad_files"] == {}
+
+
+def test_status_names_a_file_that_is_no_model(tmp_path: Path) -> None:
+    """With why."""
+    (tmp_path / FOLDER).mkdir()
+    (tmp_path / FOLDER / "x.model").write_bytes(b"noise")
+    assert "x.model is not used: not a model" in said(tmp_path, "estimator", "status")
+
+
+def test_an_estimate_is_explained(learnt: Path, tmp_path: Path) -> None:
+    """By the runs it is like and the features that matter."""
+    script = tmp_path / "train.sh"
+    script.write_text(SCRIPT)
+    text = said(learnt, "estimate", "--explain", str(script))
+    assert text.startswith("estimated ")
+    assert "like 30 runs of yours" in text
+    assert "most like it" in text
+    told: dict[str, Any] = json.loads(said(learnt, "estimate", "--explain", "--json", str(script)))
+    assert told["estimate"]["basis"] == "family"
+    assert len(told["like"]) == 5
+    assert told["matters"][0]["name"] in {"arg.width", "arg.batch_size"}
+
+
+def test_train_makes_models_of_a_history(tmp_path: Path) -> None:
+    """In a child of its own; a tiny history makes none."""
+    with closing(History(tmp_path / FILE)) as kept:
+        kept.add(history(4))
+    assert json.loads(said(tmp_path, "estimator", "train", "--json"))["models"] == 0
+    with closing(History(tmp_path / FILE)) as kept:
+        kept.add(history(12))
+    assert "1 models in" in said(tmp_path, "estimator", "train")
+    assert FAMILY in said(tmp_path, "estimator", "status")
+
+
+def test_evaluate_compares_on_hidden_settings(learnt: Path, tmp_path: Path) -> None:
+    """With a plot; or a clear sentence where matplotlib is missing."""
+    plot = tmp_path / "estimates.png"
+    words = ("estimator", "evaluate", "--seeds", "1", "--json")
+    told: dict[str, Any] = json.loads(said(learnt, *words, "--plot", str(plot)))
+    assert told["labels"]["gpu_memory_mib"]["r2"] > 0.8
+    assert told["runs"] > 2
+    assert plot.read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_plot_without_matplotlib_says_what_to_do(
+    learnt: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is an extra."""
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    words = ("estimator", "evaluate", "--seeds", "1", "--plot", str(tmp_path / "x.png"))
+    assert "pip install 'slurm-slipstream[sandbox]'" in said(learnt, *words, code=1)
+
+
+def test_too_few_runs_are_said_to_be_too_few(tmp_path: Path) -> None:
+    """No traceback."""
+    assert "too few" in said(tmp_path, "estimator", "evaluate", code=1)
