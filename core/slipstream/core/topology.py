@@ -66,6 +66,10 @@ class Topology:
         inner = {group.name for chain in self._groups_of.values() for group in chain[:-1]}
         return tuple(group for group in self.groups if group.name not in inner)
 
+    def groups_of(self, node: str) -> tuple[Group, ...]:
+        """All groups that hold a node, from its rack outwards; none for a node nobody named."""
+        return self._groups_of.get(node, ())
+
     def rack_of(self, node: str) -> Group | None:
         """The innermost group of a node; None for a node that no switch was given for."""
         chain = self._groups_of.get(node)

@@ -1,0 +1,197 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Batch mode: many waiting jobs placed together by a group genetic algorithm.
+
+A chromosome is a plan for all jobs, a genome one node of it, a gene one container. Whoever is
+displaced comes back as a whole job, for a job without one of its containers is none. Jobs are given
+in the order of their right to a place: no plan is better that leaves out an earlier one for a later.
+
+DEAP keeps the fitness and the operators; chance comes from a generator of our own, because DEAP's
+selections draw from one that everybody shares.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+from deap import base
+
+from slipstream.core.network.bestfit import best_seats
+from slipstream.core.network.layout import Layout
+from slipstream.core.network.scoring import PUBLISHED
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from slipstream.core.network.gangs import Gang, Plan
+    from slipstream.core.network.room import Room
+    from slipstream.core.network.scoring import Weights
+
+POPULATION: Final = 12
+TOURNAMENT: Final = 3
+MOST_GENERATIONS: Final = 10_000
+_MATED: Final = 0.5
+_MOST_EMPTIED: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Where each job goes, in the order given: None for one without a place."""
+
+    plans: tuple[Plan | None, ...]
+    score: float
+    best_fit_score: float
+    """Of the same jobs, placed one after the other."""
+    generations: int
+    """How many were done: with as many and the same seed a replay finds the same."""
+
+
+def place_batch(
+    gangs: Sequence[Gang],
+    room: Room,
+    weights: Weights = PUBLISHED,
+    *,
+    seed: int = 0,
+    generations: int = MOST_GENERATIONS,
+    goes_on: Callable[[], bool] = lambda: True,
+) -> Batch:
+    """Place jobs together, never worse than one after the other by best fit.
+
+    Args:
+        gangs: the jobs, those with the best right to a place first.
+        room: what is free. It is not changed.
+        weights: what counts how much.
+        seed: of chance; the same seed and number of generations give the same plans.
+        generations: how many at most.
+        goes_on: asked before each generation; the deadline of whoever has a clock.
+    """
+    if not gangs:
+        return Batch((), 0.0, 0.0, 0)
+    evolution = _Evolution(gangs, room, weights, seed)
+    first = evolution.best
+    done = 0
+    while done < generations and goes_on():
+        evolution.generation()
+        done += 1
+    best = evolution.best
+    return Batch(tuple(best.layout.plans()), best.layout.score, first.layout.score, done)
+
+
+class _Fitness(base.Fitness):  # type: ignore[misc] # DEAP ships no types
+    """Who has no place, then the score; less is better."""
+
+    weights = (-1, -1.0)
+
+
+class _Individual:
+    def __init__(self, layout: Layout) -> None:
+        self.layout = layout
+        self.fitness = _Fitness((layout.unplaced, layout.score))
+
+
+class _Evolution:
+    """One population. It starts as best fit alone; the first generation adds the others."""
+
+    def __init__(self, gangs: Sequence[Gang], room: Room, weights: Weights, seed: int) -> None:
+        self._chance = np.random.default_rng(seed)
+        self._empty = Layout(gangs, room, weights)
+        self._population = [_Individual(self._one_after_the_other(range(len(gangs))))]
+        self._tools: Any = base.Toolbox()
+        self._tools.register("select", self._tournament)
+        self._tools.register("mate", self._with_a_node_of)
+        self._tools.register("mutate", self._with_nodes_emptied)
+
+    @property
+    def best(self) -> _Individual:
+        """Those that came first win among equals."""
+        return max(self._population, key=lambda one: one.fitness)
+
+    def generation(self) -> None:
+        """Children of the better ones; the best of old and young live on."""
+        if len(self._population) == 1:
+            self._population += [_Individual(one) for one in self._seeds()]
+            return
+        children = []
+        for _ in range(POPULATION):
+            parent = self._tools.select().layout
+            if self._chance.random() < _MATED:
+                children.append(self._tools.mate(self._tools.select().layout, parent))
+            else:
+                children.append(self._tools.mutate(parent))
+        everybody = [*self._population, *map(_Individual, children)]
+        everybody.sort(key=lambda one: one.fitness, reverse=True)
+        self._population = _different(everybody)[:POPULATION]
+
+    def _seeds(self) -> Iterable[Layout]:
+        gangs = self._empty.gangs
+        jobs = range(len(gangs))
+        yield self._one_after_the_other(sorted(jobs, key=lambda at: -gangs[at].gpus_in_all))
+        for _ in range(POPULATION - 2):
+            yield self._one_after_the_other(self._chance.permutation(len(gangs)).tolist())
+
+    def _one_after_the_other(self, order: Iterable[int]) -> Layout:
+        layout = self._empty.copy()
+        self._seated(layout, order)
+        return layout
+
+    def _tournament(self) -> _Individual:
+        drawn = self._chance.integers(len(self._population), size=TOURNAMENT).tolist()
+        return max((self._population[at] for at in drawn), key=lambda one: one.fitness)
+
+    def _with_a_node_of(self, giver: Layout, taker: Layout) -> Layout:
+        """A child of `taker` with one whole node as `giver` has it, and the jobs that are on it."""
+        child = taker.copy()
+        node = self._one_of(list(giver.on))
+        displaced: dict[int, None] = {}
+        for job in giver.on[node]:
+            child.drop(job)
+        for job in giver.on[node]:
+            seats = giver.seats[job]
+            if seats is None:
+                continue
+            if not child.fits(job, seats):
+                for other in sorted({one for at in set(seats) for one in child.on.get(at, ())}):
+                    if other not in giver.on[node]:
+                        child.drop(other)
+                        displaced[other] = None
+            if child.fits(job, seats):
+                child.put(job, seats)
+            else:
+                displaced[job] = None
+        self._seated(child, self._shuffled(displaced))
+        return child
+
+    def _with_nodes_emptied(self, parent: Layout) -> Layout:
+        child = parent.copy()
+        used = list(child.on)
+        emptied = [self._one_of(used) for _ in range(int(self._chance.integers(_MOST_EMPTIED)) + 1)]
+        jobs = {job: None for node in emptied for job in child.on[node]}
+        for job in jobs:
+            child.drop(job)
+        self._seated(child, self._shuffled(jobs), without=emptied[0])
+        return child
+
+    def _seated(self, layout: Layout, jobs: Iterable[int], without: int | None = None) -> None:
+        """Place jobs that have no place, and try those again that had none before."""
+        for job in jobs:
+            seats = best_seats(layout, job, without=without)
+            if seats is not None:
+                layout.put(job, seats)
+
+    def _one_of(self, some: list[int]) -> int:
+        return some[int(self._chance.integers(len(some)))]
+
+    def _shuffled(self, jobs: Iterable[int]) -> list[int]:
+        found = list(jobs)
+        self._chance.shuffle(found)
+        return found
+
+
+def _different(ranked: list[_Individual]) -> list[_Individual]:
+    """Without those that are as good as one before them, which are most often the same."""
+    found: list[_Individual] = []
+    for one in ranked:
+        if not found or one.fitness.values != found[-1].fitness.values:
+            found.append(one)
+    return found

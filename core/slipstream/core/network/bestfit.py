@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Immediate mode: the place that adds least to the score, for one job now.
+
+On one node where it can be. Otherwise around each switch in turn, racks first: the nodes with most
+room until the rest fits on one, and for that rest the node it fills best. What is best by estimate
+is scored exactly, and the least taken.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+import numpy as np
+
+from slipstream.core.network.layout import Layout
+from slipstream.core.network.one_by_one import seats_one_by_one
+from slipstream.core.network.scoring import PUBLISHED
+
+if TYPE_CHECKING:
+    from slipstream.core.network.fabric import Fabric, Ints
+    from slipstream.core.network.gangs import Gang, Plan
+    from slipstream.core.network.layout import Seats
+    from slipstream.core.network.room import Room
+    from slipstream.core.network.scoring import Weights
+
+Share: TypeAlias = list[tuple[int, int]]
+"""Nodes, and how many containers on each."""
+
+_TRIED: Final = 2
+"""Groups of each level that are scored exactly."""
+
+
+def best_fit(gang: Gang, room: Room, weights: Weights = PUBLISHED) -> Plan | None:
+    """Where one job goes, by the score; None: there is no room for all of it.
+
+    Args:
+        gang: the job.
+        room: what is free. It is not changed: `room.take(plan, gang)` when the job starts.
+        weights: what counts how much.
+    """
+    layout = Layout([gang], room, weights)
+    seats = best_seats(layout, 0)
+    if seats is None:
+        return None
+    layout.put(0, seats)
+    return layout.plans()[0]
+
+
+def best_seats(layout: Layout, job: int, *, without: int | None = None) -> Seats | None:
+    """Where one job of a layout goes, beside those that have their seats; `without` a node."""
+    gang = layout.gangs[job]
+    size = max(gang.gpus)
+    if any(gpus not in (0, size) for gpus in gang.gpus):
+        return seats_one_by_one(layout, job, without=without)
+    search = _Search(layout, gang, size, without)
+    found = search.on_one_node()
+    if search.count > 1 and not (found and layout.opening[found[0][0][0]] == 0.0):
+        found += search.on_several()
+    seats = [_seated(gang, share, layout.fabric) for share in found]
+    if len(seats) > 1:
+        return min(seats, key=lambda one: (layout.added(job, one), one))
+    return seats[0] if seats else None
+
+
+class _Search:
+    """Places for equal containers: a list of nodes, with how many containers on each.
+
+    Containers without GPUs come later: they sit where the others are.
+    """
+
+    def __init__(self, layout: Layout, gang: Gang, size: int, without: int | None) -> None:
+        self._layout, self._gang = layout, gang
+        self.count = sum(gpus > 0 for gpus in gang.gpus)
+        most = 1 if gang.apart else self.count
+        self._units: Ints = np.minimum(layout.free // size if size > 1 else layout.free, most)
+        if without is not None:
+            self._units[without] = 0
+        self._most = most
+        self._size = size
+        self._edge = (
+            layout.weights.near * layout.weights.of(gang) / gang.edges if gang.edges else 0.0
+        )
+
+    def on_one_node(self) -> list[Share]:
+        """The node that adds least."""
+        if self._most < self.count:
+            return []
+        at = np.flatnonzero(self._units == self.count)
+        if not at.size:
+            return []
+        per_gpu = self._layout.per_gpu[at]
+        added = self._layout.opening[at] - per_gpu * (self.count * self._size)
+        return [[(int(at[added.argmin()]), self.count)]]
+
+    def on_several(self) -> list[Share]:
+        """The best groups of each level of switches, by estimate."""
+        live = np.flatnonzero(self._units)
+        if not live.size or int(self._units[live].sum()) < self.count:
+            return []
+        fabric = self._layout.fabric
+        used = self._layout.opening[live] == 0.0
+        rank = self._ranked(live)
+        found: list[Share] = []
+        levels = [row[live] for row in fabric.groups]
+        for level, groups in enumerate(levels):
+            if level and np.array_equal(groups, levels[level - 1]):
+                continue
+            found += self._around(live, groups, rank)
+            if used.any():  # what is used already costs no new node
+                found += self._around(live, groups, np.where(used, 0, rank + 1))
+        if not found:  # no domain holds it
+            found += self._around(live, np.zeros_like(live), rank)
+        return found
+
+    def _ranked(self, live: Ints) -> Ints:
+        """Most room first; among equals those whose rack has most of them."""
+        units, racks = self._units[live], self._layout.fabric.rack[live]
+        like = racks * (self._most + 1) + units
+        alike = np.bincount(like)[like]
+        return (self._most - units) * (int(alike.max()) + 1) + int(alike.max()) - alike
+
+    def _around(self, live: Ints, groups: Ints, rank: Ints) -> list[Share]:
+        """The groups that hold the job with the least new nodes, by estimate."""
+        order = np.argsort(groups * (int(rank.max()) + 1) + rank, kind="stable")
+        nodes, groups = live[order], groups[order]
+        units = self._units[nodes]
+        so_far = np.cumsum(units)
+        starts = np.flatnonzero(np.diff(groups, prepend=-1))
+        within = np.cumsum(np.diff(groups, prepend=groups[0]) != 0)
+        before = so_far - units - (so_far - units)[starts][within]
+        last = np.flatnonzero((before < self.count) & (before + units >= self.count))
+        if not last.size:
+            return []
+        opening = self._layout.opening[nodes]
+        sums = np.cumsum(opening)
+        first = starts[within[last]]
+        estimate = sums[last] - sums[first] + opening[first]
+        ends = np.append(starts[1:], nodes.size)
+        found = []
+        for at in np.argsort(estimate, kind="stable")[:_TRIED].tolist():
+            one, to = int(first[at]), int(last[at])
+            share = list(zip(nodes[one:to].tolist(), units[one:to].tolist(), strict=True))
+            rest = self.count - int(before[to])
+            share.append((self._for_the_rest(nodes[to : ends[within[to]]], rest, share), rest))
+            found.append(share)
+        return found
+
+    def _for_the_rest(self, nodes: Ints, rest: int, share: Share) -> int:
+        """The node that the rest fills best, near the others."""
+        fabric, layout = self._layout.fabric, self._layout
+        holding = nodes[self._units[nodes] >= rest]
+        added = layout.opening[holding] - layout.per_gpu[holding] * (rest * self._size)
+        if share:
+            near = fabric.near(int(fabric.rack[share[-1][0]]))
+            added += np.array([near[rack] for rack in fabric.rack[holding].tolist()]) * self._edge
+        return int(holding[added.argmin()])
+
+
+def _seated(gang: Gang, share: Share, fabric: Fabric) -> Seats:
+    """The containers on their nodes: a ring in the order of the nodes, servers in the middle."""
+    places = [at for at, count in sorted(share) for _ in range(count)]
+    if not gang.servers:
+        return tuple(places)
+    with_gpus = sum(gpus > 0 for gpus in gang.gpus[: gang.servers])
+    workers = Counter(places)
+    # The middle: nearest to all others. Servers that need a GPU take it from there outwards.
+    by_distance = sorted(
+        workers,
+        key=lambda at: (
+            sum(fabric.cost(at, to) * n for to, n in workers.items()),
+            -workers[at],
+            at,
+        ),
+    )
+    outwards = [at for at in by_distance for _ in range(workers[at])]
+    own, others = outwards[:with_gpus], sorted(outwards[with_gpus:])
+    middle = own[0] if own else by_distance[0]
+    taken = iter(own)
+    servers = [next(taken) if gpus else middle for gpus in gang.gpus[: gang.servers]]
+    return (*servers, *others)
