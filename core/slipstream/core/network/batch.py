@@ -2,8 +2,8 @@
 """Batch mode: many waiting jobs placed together by a group genetic algorithm.
 
 A chromosome is a plan for all jobs, a genome one node of it, a gene one container. Whoever is
-displaced comes back as a whole job, for a job without one of its containers is none. Jobs are given
-in the order of their right to a place: no plan is better that leaves out an earlier one for a later.
+displaced comes back as a whole job, for a job without one of its containers is none. Jobs are in
+the order of their right to a place: a plan that leaves out an earlier one for a later is worse.
 
 DEAP keeps the fitness and the operators; chance comes from a generator of our own, because DEAP's
 selections draw from one that everybody shares.
@@ -19,7 +19,7 @@ from deap import base
 
 from slipstream.core.network.bestfit import best_seats
 from slipstream.core.network.layout import Layout
-from slipstream.core.network.scoring import PUBLISHED
+from slipstream.core.network.scoring import OURS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -50,7 +50,7 @@ class Batch:
 def place_batch(
     gangs: Sequence[Gang],
     room: Room,
-    weights: Weights = PUBLISHED,
+    weights: Weights = OURS,
     *,
     seed: int = 0,
     generations: int = MOST_GENERATIONS,
@@ -126,13 +126,16 @@ class _Evolution:
     def _seeds(self) -> Iterable[Layout]:
         gangs = self._empty.gangs
         jobs = range(len(gangs))
-        yield self._one_after_the_other(sorted(jobs, key=lambda at: -gangs[at].gpus_in_all))
-        for _ in range(POPULATION - 2):
-            yield self._one_after_the_other(self._chance.permutation(len(gangs)).tolist())
+        large_first = sorted(jobs, key=lambda at: -gangs[at].gpus_in_all)
+        yield self._one_after_the_other(large_first)
+        yield self._one_after_the_other(large_first, sharing=True)
+        for at in range(POPULATION - 3):
+            order = self._chance.permutation(len(gangs)).tolist()
+            yield self._one_after_the_other(order, sharing=at % 2 == 0)
 
-    def _one_after_the_other(self, order: Iterable[int]) -> Layout:
+    def _one_after_the_other(self, order: Iterable[int], *, sharing: bool = False) -> Layout:
         layout = self._empty.copy()
-        self._seated(layout, order)
+        self._seated(layout, order, sharing=sharing)
         return layout
 
     def _tournament(self) -> _Individual:
@@ -159,7 +162,7 @@ class _Evolution:
                 child.put(job, seats)
             else:
                 displaced[job] = None
-        self._seated(child, self._shuffled(displaced))
+        self._seated(child, self._shuffled(displaced), sharing=self._chance.random() < 0.3)
         return child
 
     def _with_nodes_emptied(self, parent: Layout) -> Layout:
@@ -169,13 +172,22 @@ class _Evolution:
         jobs = {job: None for node in emptied for job in child.on[node]}
         for job in jobs:
             child.drop(job)
-        self._seated(child, self._shuffled(jobs), without=emptied[0])
+        self._seated(
+            child, self._shuffled(jobs), without=emptied[0], sharing=self._chance.random() < 0.3
+        )
         return child
 
-    def _seated(self, layout: Layout, jobs: Iterable[int], without: int | None = None) -> None:
-        """Place jobs that have no place, and try those again that had none before."""
+    def _seated(
+        self,
+        layout: Layout,
+        jobs: Iterable[int],
+        *,
+        without: int | None = None,
+        sharing: bool = False,
+    ) -> None:
+        """Place jobs that have no place, as many as find one."""
         for job in jobs:
-            seats = best_seats(layout, job, without=without)
+            seats = best_seats(layout, job, without=without, sharing=sharing)
             if seats is not None:
                 layout.put(job, seats)
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from slipstream.core.network.layout import Layout
 from slipstream.core.network.one_by_one import seats_one_by_one
-from slipstream.core.network.scoring import PUBLISHED
+from slipstream.core.network.scoring import OURS
 
 if TYPE_CHECKING:
     from slipstream.core.network.fabric import Fabric, Ints
@@ -30,8 +30,11 @@ Share: TypeAlias = list[tuple[int, int]]
 _TRIED: Final = 2
 """Groups of each level that are scored exactly."""
 
+_LEFT_OPEN: Final = 1e-6
+"""For each GPU that stays free beside the job: it settles what is equal otherwise."""
 
-def best_fit(gang: Gang, room: Room, weights: Weights = PUBLISHED) -> Plan | None:
+
+def best_fit(gang: Gang, room: Room, weights: Weights = OURS) -> Plan | None:
     """Where one job goes, by the score; None: there is no room for all of it.
 
     Args:
@@ -47,15 +50,24 @@ def best_fit(gang: Gang, room: Room, weights: Weights = PUBLISHED) -> Plan | Non
     return layout.plans()[0]
 
 
-def best_seats(layout: Layout, job: int, *, without: int | None = None) -> Seats | None:
-    """Where one job of a layout goes, beside those that have their seats; `without` a node."""
+def best_seats(
+    layout: Layout, job: int, *, without: int | None = None, sharing: bool = False
+) -> Seats | None:
+    """Where one job of a layout goes, beside those that have their seats; None: nowhere.
+
+    Args:
+        layout: the jobs that have their seats.
+        job: which one has none.
+        without: a node it shall not be on.
+        sharing: others will come to the same node, so that it pays only for its part.
+    """
     gang = layout.gangs[job]
     size = max(gang.gpus)
     if any(gpus not in (0, size) for gpus in gang.gpus):
         return seats_one_by_one(layout, job, without=without)
     search = _Search(layout, gang, size, without)
-    found = search.on_one_node()
-    if search.count > 1 and not (found and layout.opening[found[0][0][0]] == 0.0):
+    found = search.on_one_node(sharing=sharing)
+    if search.count > 1 and not (found and (sharing or found[0][0][0] in layout.on)):
         found += search.on_several()
     seats = [_seated(gang, share, layout.fabric) for share in found]
     if len(seats) > 1:
@@ -82,15 +94,17 @@ class _Search:
             layout.weights.near * layout.weights.of(gang) / gang.edges if gang.edges else 0.0
         )
 
-    def on_one_node(self) -> list[Share]:
-        """The node that adds least."""
+    def on_one_node(self, *, sharing: bool) -> list[Share]:
+        """The node that adds least, and among equals the one that is filled best."""
         if self._most < self.count:
             return []
         at = np.flatnonzero(self._units == self.count)
         if not at.size:
             return []
-        per_gpu = self._layout.per_gpu[at]
-        added = self._layout.opening[at] - per_gpu * (self.count * self._size)
+        asked, free = self.count * self._size, self._layout.free[at]
+        opening = self._layout.opening[at]
+        added = (opening * asked / free if sharing else opening) - self._layout.reward[at] * asked
+        added += _LEFT_OPEN * (free - asked)
         return [[(int(at[added.argmin()]), self.count)]]
 
     def on_several(self) -> list[Share]:
@@ -99,7 +113,7 @@ class _Search:
         if not live.size or int(self._units[live].sum()) < self.count:
             return []
         fabric = self._layout.fabric
-        used = self._layout.opening[live] == 0.0
+        used = self._layout.used[live]
         rank = self._ranked(live)
         found: list[Share] = []
         levels = [row[live] for row in fabric.groups]
@@ -126,8 +140,9 @@ class _Search:
         nodes, groups = live[order], groups[order]
         units = self._units[nodes]
         so_far = np.cumsum(units)
-        starts = np.flatnonzero(np.diff(groups, prepend=-1))
-        within = np.cumsum(np.diff(groups, prepend=groups[0]) != 0)
+        begins = np.ones(groups.size, dtype=np.bool_)
+        np.not_equal(groups[1:], groups[:-1], out=begins[1:])
+        starts, within = begins.nonzero()[0], np.cumsum(begins) - 1
         before = so_far - units - (so_far - units)[starts][within]
         last = np.flatnonzero((before < self.count) & (before + units >= self.count))
         if not last.size:
@@ -150,7 +165,7 @@ class _Search:
         """The node that the rest fills best, near the others."""
         fabric, layout = self._layout.fabric, self._layout
         holding = nodes[self._units[nodes] >= rest]
-        added = layout.opening[holding] - layout.per_gpu[holding] * (rest * self._size)
+        added = layout.opening[holding] - layout.reward[holding] * (rest * self._size)
         if share:
             near = fabric.near(int(fabric.rack[share[-1][0]]))
             added += np.array([near[rack] for rack in fabric.rack[holding].tolist()]) * self._edge

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A plan for many jobs in the making: who sits where, and the score, kept up to date by each change.
+"""A plan for many jobs in the making: who sits where, and the score after each change.
 
 Only what a change touches is counted anew. The score is the one of scoring.py.
 """
@@ -17,7 +17,7 @@ from slipstream.core.network.traffic import uplinks
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from slipstream.core.network.fabric import Floats, Ints
+    from slipstream.core.network.fabric import Bools, Floats, Ints
     from slipstream.core.network.gangs import Gang
     from slipstream.core.network.room import Room
     from slipstream.core.network.scoring import Weights
@@ -31,8 +31,9 @@ class Layout:
 
     Attributes:
         free: GPUs free on each node.
-        opening: what it adds to the score to use a node, before the GPUs that are asked of it; 0
-            for a node that is used already.
+        opening: what it adds to the score that one more job uses a node.
+        reward: what each GPU that this job asks of the node takes off again.
+        used: whether jobs of the layout are on a node; `on` says which.
         seats: of each job, None for one that has no place.
         score: of all that is placed.
     """
@@ -42,13 +43,14 @@ class Layout:
         self.fabric = room.fabric
         self.weights = weights
         used = self.fabric.total - room.free
-        self.per_gpu: Floats = (1.0 - weights.near) / self.fabric.total
-        self._closed: Floats = 1.0 - self.per_gpu * used
+        self._per_gpu: Floats = (1.0 - weights.near) / self.fabric.total
+        self._unused: Floats = 1.0 - self._per_gpu * used
         self.free: Ints = room.free.copy()
-        self.opening: Floats = self._closed.copy()
+        self.opening: Floats = self._unused.copy()
+        self.reward: Floats = self._per_gpu.copy()
         self.seats: list[Seats | None] = [None] * len(gangs)
+        self.used: Bools = np.zeros(len(self.fabric), dtype=np.bool_)
         self.on: dict[int, tuple[int, ...]] = {}
-        """The jobs on each used node."""
         self.score = 0.0
         self._costs = [0.0] * len(gangs)
         self._load: dict[int, float] = {}
@@ -57,9 +59,10 @@ class Layout:
         """The same, to change it."""
         other = object.__new__(Layout)
         other.__dict__.update(self.__dict__)
-        other.free, other.opening = self.free.copy(), self.opening.copy()
+        other.free, other.used = self.free.copy(), self.used.copy()
+        other.opening, other.reward = self.opening.copy(), self.reward.copy()
         other.seats, other.on = self.seats.copy(), self.on.copy()
-        other._costs, other._load = self._costs.copy(), self._load.copy()  # noqa: SLF001 (its own)
+        other._costs, other._load = self._costs.copy(), self._load.copy()
         return other
 
     @property
@@ -78,7 +81,7 @@ class Layout:
         """By how much the score would grow."""
         gang = self.gangs[job]
         nodes = sum(
-            self.opening[at] - self.per_gpu[at] * asked for at, asked in _asked(gang, seats).items()
+            self.opening[at] - self.reward[at] * asked for at, asked in _asked(gang, seats).items()
         )
         return float(nodes) + self._cost(gang, seats) + self._crowd(gang, seats, 1.0)
 
@@ -88,10 +91,10 @@ class Layout:
         self._costs[job] = self._cost(gang, seats)
         self.score += self._costs[job] + self._crowd(gang, seats, 1.0)
         for at, asked in _asked(gang, seats).items():
-            self.score += float(self.opening[at] - self.per_gpu[at] * asked)
+            self.score += float(self.opening[at] - self.reward[at] * asked)
             self.free[at] -= asked
-            self.opening[at] = 0.0
             self.on[at] = (*self.on.get(at, ()), job)
+            self._priced(at, -asked)
         for rack, mbps in self._sent(gang, seats).items():
             self._load[rack] = self._load.get(rack, 0.0) + mbps
         self.seats[job] = seats
@@ -106,14 +109,11 @@ class Layout:
         self.score += self._crowd(gang, seats, -1.0)
         for at, asked in _asked(gang, seats).items():
             self.free[at] += asked
-            self.score += float(self.per_gpu[at] * asked)
-            left = tuple(one for one in self.on[at] if one != job)
+            left = tuple(one for one in self.on.pop(at) if one != job)
             if left:
                 self.on[at] = left
-            else:
-                del self.on[at]
-                self.opening[at] = self._closed[at]
-                self.score -= float(self._closed[at])
+            self._priced(at, asked)
+            self.score -= float(self.opening[at] - self.reward[at] * asked)
         for rack, mbps in self._sent(gang, seats).items():
             self._load[rack] -= mbps
         self.seats[job] = None
@@ -126,6 +126,18 @@ class Layout:
             None if seats is None else Plan(gang.key, tuple(names[at] for at in seats))
             for gang, seats in zip(self.gangs, self.seats, strict=True)
         ]
+
+    def _priced(self, at: int, freed: int) -> None:
+        """What a node costs the next job, after one has come or gone."""
+        here = len(self.on.get(at, ()))
+        self.used[at] = here > 0
+        if not here:
+            self.opening[at], self.reward[at] = self._unused[at], self._per_gpu[at]
+        elif self.weights.per_job:
+            self.opening[at] += self._per_gpu[at] * freed
+            self.reward[at] = self._per_gpu[at] * (here + 1)
+        else:
+            self.opening[at] = 0.0
 
     def _cost(self, gang: Gang, seats: Seats) -> float:
         return self.weights.near * self.weights.of(gang) * cost_of(gang, seats, self.fabric)
@@ -153,9 +165,3 @@ def _asked(gang: Gang, seats: Seats) -> dict[int, int]:
         asked[at] = asked.get(at, 0) + gpus
     return asked
 
-
-def empty_of(layout: Layout, node: int) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
-    """The free GPUs as they would be if a node had none."""
-    free = layout.free.copy()
-    free[node] = 0
-    return free

@@ -30,7 +30,7 @@ def seats_one_by_one(layout: Layout, job: int, *, without: int | None = None) ->
         fitting = np.flatnonzero(allowed & (free >= gpus))
         if not fitting.size:
             return None
-        added = opening - layout.per_gpu * gpus + edge * _far(layout, gang, seats, container)
+        added = opening - layout.reward * gpus + edge * _far(layout, gang, seats, container)
         at = int(fitting[added[fitting].argmin()])
         seats.append(at)
         free[at] -= gpus
