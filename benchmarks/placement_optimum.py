@@ -104,9 +104,7 @@ class _Program:
         model.add(closes >= several_nodes - several_racks)
         inside = round(share * fabric.near(0)[0])
         between = round(share * max(fabric.near(0)))
-        return (
-            inside * (sum(on) - sum(racks) + closes) + between * (sum(racks) - 1 + several_racks)
-        )
+        return inside * (sum(on) - sum(racks) + closes) + between * (sum(racks) - 1 + several_racks)
 
     def _add_nodes(self, weights: Weights) -> None:
         model = self.model

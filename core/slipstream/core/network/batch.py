@@ -32,7 +32,10 @@ POPULATION: Final = 12
 TOURNAMENT: Final = 3
 MOST_GENERATIONS: Final = 10_000
 _MATED: Final = 0.5
+"""The part of the children that have two parents; the others have nodes emptied."""
 _MOST_EMPTIED: Final = 3
+_SHARING: Final = 0.3
+"""The part of the children whose displaced jobs look for a node to share."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,13 +107,13 @@ class _Evolution:
 
     @property
     def best(self) -> _Individual:
-        """Those that came first win among equals."""
-        return max(self._population, key=lambda one: one.fitness)
+        """The first: they are kept in order."""
+        return self._population[0]
 
     def generation(self) -> None:
         """Children of the better ones; the best of old and young live on."""
         if len(self._population) == 1:
-            self._population += [_Individual(one) for one in self._seeds()]
+            self._population = _ranked([*self._population, *map(_Individual, self._seeds())])
             return
         children = []
         for _ in range(POPULATION):
@@ -119,9 +122,8 @@ class _Evolution:
                 children.append(self._tools.mate(self._tools.select().layout, parent))
             else:
                 children.append(self._tools.mutate(parent))
-        everybody = [*self._population, *map(_Individual, children)]
-        everybody.sort(key=lambda one: one.fitness, reverse=True)
-        self._population = _different(everybody)[:POPULATION]
+        everybody = _ranked([*self._population, *map(_Individual, children)])
+        self._population = everybody[:POPULATION]
 
     def _seeds(self) -> Iterable[Layout]:
         gangs = self._empty.gangs
@@ -140,7 +142,7 @@ class _Evolution:
 
     def _tournament(self) -> _Individual:
         drawn = self._chance.integers(len(self._population), size=TOURNAMENT).tolist()
-        return max((self._population[at] for at in drawn), key=lambda one: one.fitness)
+        return self._population[min(drawn)]  # they are kept in the order of their fitness
 
     def _with_a_node_of(self, giver: Layout, taker: Layout) -> Layout:
         """A child of `taker` with one whole node as `giver` has it, and the jobs that are on it."""
@@ -162,7 +164,7 @@ class _Evolution:
                 child.put(job, seats)
             else:
                 displaced[job] = None
-        self._seated(child, self._shuffled(displaced), sharing=self._chance.random() < 0.3)
+        self._seated(child, self._shuffled(displaced), sharing=self._chance.random() < _SHARING)
         return child
 
     def _with_nodes_emptied(self, parent: Layout) -> Layout:
@@ -173,7 +175,10 @@ class _Evolution:
         for job in jobs:
             child.drop(job)
         self._seated(
-            child, self._shuffled(jobs), without=emptied[0], sharing=self._chance.random() < 0.3
+            child,
+            self._shuffled(jobs),
+            without=emptied[0],
+            sharing=self._chance.random() < _SHARING,
         )
         return child
 
@@ -200,10 +205,11 @@ class _Evolution:
         return found
 
 
-def _different(ranked: list[_Individual]) -> list[_Individual]:
-    """Without those that are as good as one before them, which are most often the same."""
+def _ranked(everybody: list[_Individual]) -> list[_Individual]:
+    """The best first, without those that are as good as another, which are mostly the same."""
     found: list[_Individual] = []
-    for one in ranked:
+    # Sorting is stable: among equals the one that came first stays.
+    for one in sorted(everybody, key=lambda each: each.fitness, reverse=True):
         if not found or one.fitness.values != found[-1].fitness.values:
             found.append(one)
     return found

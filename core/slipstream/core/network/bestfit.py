@@ -18,11 +18,12 @@ from slipstream.core.network.one_by_one import seats_one_by_one
 from slipstream.core.network.scoring import OURS
 
 if TYPE_CHECKING:
-    from slipstream.core.network.fabric import Fabric, Ints
+    from slipstream.core.network.fabric import Fabric
     from slipstream.core.network.gangs import Gang, Plan
     from slipstream.core.network.layout import Seats
     from slipstream.core.network.room import Room
     from slipstream.core.network.scoring import Weights
+    from slipstream.core.network.tree import Ints
 
 Share: TypeAlias = list[tuple[int, int]]
 """Nodes, and how many containers on each."""
@@ -69,9 +70,11 @@ def best_seats(
     found = search.on_one_node(sharing=sharing)
     if search.count > 1 and not (found and (sharing or found[0][0][0] in layout.on)):
         found += search.on_several()
-    seats = [_seated(gang, share, layout.fabric) for share in found]
+    seats = [seated(gang, share, layout.fabric) for share in found]
     if len(seats) > 1:
-        return min(seats, key=lambda one: (layout.added(job, one), one))
+        return min(
+            seats, key=lambda one: (round(layout.added(job, one), 9), layout.room_at(one), one)
+        )
     return seats[0] if seats else None
 
 
@@ -128,11 +131,18 @@ class _Search:
         return found
 
     def _ranked(self, live: Ints) -> Ints:
-        """Most room first; among equals those whose rack has most of them."""
-        units, racks = self._units[live], self._layout.fabric.rack[live]
-        like = racks * (self._most + 1) + units
+        """Most room first, for few nodes; if their number is given, those that are filled best.
+
+        Among equals those whose rack has most of them.
+        """
+        rank = self._most - self._units[live]
+        if self._gang.apart:
+            rank = self._layout.free[live] - self._size
+        like = self._layout.fabric.rack[live] * (int(rank.max()) + 1) + rank
         alike = np.bincount(like)[like]
-        return (self._most - units) * (int(alike.max()) + 1) + int(alike.max()) - alike
+        most: int = alike.max()
+        ranked: Ints = rank * (most + 1) + most - alike
+        return ranked
 
     def _around(self, live: Ints, groups: Ints, rank: Ints) -> list[Share]:
         """The groups that hold the job with the least new nodes, by estimate."""
@@ -168,11 +178,11 @@ class _Search:
         added = layout.opening[holding] - layout.reward[holding] * (rest * self._size)
         if share:
             near = fabric.near(int(fabric.rack[share[-1][0]]))
-            added += np.array([near[rack] for rack in fabric.rack[holding].tolist()]) * self._edge
+            added += near[fabric.rack[holding]] * self._edge
         return int(holding[added.argmin()])
 
 
-def _seated(gang: Gang, share: Share, fabric: Fabric) -> Seats:
+def seated(gang: Gang, share: Share, fabric: Fabric) -> Seats:
     """The containers on their nodes: a ring in the order of the nodes, servers in the middle."""
     places = [at for at, count in sorted(share) for _ in range(count)]
     if not gang.servers:

@@ -17,10 +17,10 @@ from slipstream.core.network.traffic import uplinks
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from slipstream.core.network.fabric import Bools, Floats, Ints
     from slipstream.core.network.gangs import Gang
     from slipstream.core.network.room import Room
     from slipstream.core.network.scoring import Weights
+    from slipstream.core.network.tree import Bools, Floats, Ints
 
 Seats = tuple[int, ...]
 """The node of each container, by number."""
@@ -84,6 +84,10 @@ class Layout:
             self.opening[at] - self.reward[at] * asked for at, asked in _asked(gang, seats).items()
         )
         return float(nodes) + self._cost(gang, seats) + self._crowd(gang, seats, 1.0)
+
+    def room_at(self, seats: Seats) -> int:
+        """GPUs free on these nodes: the less, the better they are filled."""
+        return sum(int(self.free[at]) for at in set(seats))
 
     def put(self, job: int, seats: Seats) -> None:
         """Give a job its seats; they must be free."""
@@ -164,4 +168,3 @@ def _asked(gang: Gang, seats: Seats) -> dict[int, int]:
     for at, gpus in zip(seats, gang.gpus, strict=True):
         asked[at] = asked.get(at, 0) + gpus
     return asked
-

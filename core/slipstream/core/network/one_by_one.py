@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from slipstream.core.network.fabric import Bools, Floats
     from slipstream.core.network.gangs import Gang
     from slipstream.core.network.layout import Layout, Seats
+    from slipstream.core.network.tree import Bools, Floats
 
 
 def seats_one_by_one(layout: Layout, job: int, *, without: int | None = None) -> Seats | None:
@@ -51,7 +51,7 @@ def _far(layout: Layout, gang: Gang, seats: list[int], container: int) -> Floats
             others = [*others, *seats[:1]]
     far = np.zeros(len(fabric))
     for other in others:
-        row = np.array(fabric.near(int(fabric.rack[other])))[fabric.rack]
+        row = fabric.near(int(fabric.rack[other]))[fabric.rack]
         row[fabric.domain != fabric.domain[other]] = 1_000.0
         row[other] = 0.0
         far += row

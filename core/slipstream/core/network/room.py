@@ -14,8 +14,9 @@ import numpy as np
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from slipstream.core.network.fabric import Fabric, Ints
+    from slipstream.core.network.fabric import Fabric
     from slipstream.core.network.gangs import Gang, Plan
+    from slipstream.core.network.tree import Ints
 
 
 class RoomError(ValueError):
