@@ -142,11 +142,14 @@ class _Evolution:
 
     def _tournament(self) -> _Individual:
         drawn = self._chance.integers(len(self._population), size=TOURNAMENT).tolist()
-        return self._population[min(drawn)]  # they are kept in the order of their fitness
+        best: int = min(drawn)  # they are kept in the order of their fitness
+        return self._population[best]
 
     def _with_a_node_of(self, giver: Layout, taker: Layout) -> Layout:
         """A child of `taker` with one whole node as `giver` has it, and the jobs that are on it."""
         child = taker.copy()
+        if not giver.on:
+            return child
         node = self._one_of(list(giver.on))
         displaced: dict[int, None] = {}
         for job in giver.on[node]:
@@ -170,6 +173,9 @@ class _Evolution:
     def _with_nodes_emptied(self, parent: Layout) -> Layout:
         child = parent.copy()
         used = list(child.on)
+        if not used:
+            self._seated(child, range(len(child.gangs)))
+            return child
         emptied = [self._one_of(used) for _ in range(int(self._chance.integers(_MOST_EMPTIED)) + 1)]
         jobs = {job: None for node in emptied for job in child.on[node]}
         for job in jobs:
@@ -190,11 +196,14 @@ class _Evolution:
         without: int | None = None,
         sharing: bool = False,
     ) -> None:
-        """Place jobs that have no place, as many as find one."""
+        """Place jobs, and after them those that had no place before, as many as find one."""
         for job in jobs:
             seats = best_seats(layout, job, without=without, sharing=sharing)
             if seats is not None:
                 layout.put(job, seats)
+        for job, seats in enumerate(layout.seats):
+            if seats is None and (found := best_seats(layout, job)):
+                layout.put(job, found)
 
     def _one_of(self, some: list[int]) -> int:
         return some[int(self._chance.integers(len(some)))]

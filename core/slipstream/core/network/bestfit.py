@@ -65,7 +65,7 @@ def best_seats(
     gang = layout.gangs[job]
     size = max(gang.gpus)
     if any(gpus not in (0, size) for gpus in gang.gpus):
-        return seats_one_by_one(layout, job, without=without)
+        return seats_one_by_one(layout, job, without=without, large_first=True)
     search = _Search(layout, gang, size, without)
     found = search.on_one_node(sharing=sharing)
     if search.count > 1 and not (found and (sharing or found[0][0][0] in layout.on)):
@@ -92,6 +92,7 @@ class _Search:
         if without is not None:
             self._units[without] = 0
         self._most = most
+        self._crowded = layout.crowded(gang)
         self._size = size
         self._edge = (
             layout.weights.near * layout.weights.of(gang) / gang.edges if gang.edges else 0.0
@@ -120,12 +121,17 @@ class _Search:
         rank = self._ranked(live)
         found: list[Share] = []
         levels = [row[live] for row in fabric.groups]
+        ranks = [rank]
+        if used.any():  # what is used already costs no new node
+            ranks.append(np.where(used, 0, rank + 1))
+        if self._crowded:
+            late = np.isin(fabric.rack[live], list(self._crowded))
+            ranks.append(rank + late * (int(rank.max()) + 1))
         for level, groups in enumerate(levels):
             if level and np.array_equal(groups, levels[level - 1]):
                 continue
-            found += self._around(live, groups, rank)
-            if used.any():  # what is used already costs no new node
-                found += self._around(live, groups, np.where(used, 0, rank + 1))
+            for one in ranks:
+                found += self._around(live, groups, one)
         if not found:  # no domain holds it
             found += self._around(live, np.zeros_like(live), rank)
         return found
@@ -179,6 +185,8 @@ class _Search:
         if share:
             near = fabric.near(int(fabric.rack[share[-1][0]]))
             added += near[fabric.rack[holding]] * self._edge
+        for rack, more in self._crowded.items():
+            added[fabric.rack[holding] == rack] += more
         return int(holding[added.argmin()])
 
 

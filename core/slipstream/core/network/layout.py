@@ -89,6 +89,17 @@ class Layout:
         """GPUs free on these nodes: the less, the better they are filled."""
         return sum(int(self.free[at]) for at in set(seats))
 
+    def crowded(self, gang: Gang) -> dict[int, float]:
+        """The racks whose uplinks are too full for what a job's node sends, and what that adds."""
+        carries = self.weights.uplink_mbps
+        if carries is None or not gang.mbps:
+            return {}
+        return {
+            rack: self.weights.near * min(gang.mbps, load + gang.mbps - carries) / carries
+            for rack, load in self._load.items()
+            if load + gang.mbps > carries
+        }
+
     def put(self, job: int, seats: Seats) -> None:
         """Give a job its seats; they must be free."""
         gang = self.gangs[job]
