@@ -76,6 +76,7 @@ def test_one_job_is_placed_whole_or_not(cluster: Room, gangs: list[Gang], weight
     (gang,) = gangs
     plan = best_fit(gang, cluster, weights)
     assert_possible(gangs, [plan], cluster)
+    assert cluster.holds(gang) or best_seats(Layout(gangs, cluster, weights), 0) is None
     with_gpus = [gpus for gpus in gang.gpus if gpus]
     if len(set(with_gpus)) == 1:
         units = cluster.free // with_gpus[0]

@@ -18,6 +18,7 @@ import numpy as np
 from deap import base
 
 from slipstream.core.network.bestfit import best_seats
+from slipstream.core.network.first_fit import first_seats
 from slipstream.core.network.layout import Layout
 from slipstream.core.network.scoring import OURS
 
@@ -27,9 +28,11 @@ if TYPE_CHECKING:
     from slipstream.core.network.gangs import Gang, Plan
     from slipstream.core.network.room import Room
     from slipstream.core.network.scoring import Weights
+    from slipstream.core.network.tree import Ints
 
 POPULATION: Final = 12
 TOURNAMENT: Final = 3
+_RANDOM_FITS: Final = 2
 MOST_GENERATIONS: Final = 10_000
 _MATED: Final = 0.5
 """The part of the children that have two parents; the others have nodes emptied."""
@@ -126,14 +129,24 @@ class _Evolution:
         self._population = everybody[:POPULATION]
 
     def _seeds(self) -> Iterable[Layout]:
-        gangs = self._empty.gangs
-        jobs = range(len(gangs))
-        large_first = sorted(jobs, key=lambda at: -gangs[at].gpus_in_all)
+        """First fit, random fit, and best fit in other orders; half of them to share nodes."""
+        gangs, nodes = self._empty.gangs, len(self._empty.fabric)
+        yield self._by_first_fit(np.arange(nodes))
+        for _ in range(_RANDOM_FITS):
+            yield self._by_first_fit(self._chance.permutation(nodes))
+        large_first = sorted(range(len(gangs)), key=lambda at: -gangs[at].gpus_in_all)
         yield self._one_after_the_other(large_first)
         yield self._one_after_the_other(large_first, sharing=True)
-        for at in range(POPULATION - 3):
+        for at in range(POPULATION - _RANDOM_FITS - 4):
             order = self._chance.permutation(len(gangs)).tolist()
             yield self._one_after_the_other(order, sharing=at % 2 == 0)
+
+    def _by_first_fit(self, order: Ints) -> Layout:
+        layout = self._empty.copy()
+        for job in range(len(layout.gangs)):
+            if seats := first_seats(layout, job, order):
+                layout.put(job, seats)
+        return layout
 
     def _one_after_the_other(self, order: Iterable[int], *, sharing: bool = False) -> Layout:
         layout = self._empty.copy()

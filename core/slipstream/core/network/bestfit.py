@@ -43,6 +43,8 @@ def best_fit(gang: Gang, room: Room, weights: Weights = OURS) -> Plan | None:
         room: what is free. It is not changed: `room.take(plan, gang)` when the job starts.
         weights: what counts how much.
     """
+    if not room.holds(gang):
+        return None
     layout = Layout([gang], room, weights)
     seats = best_seats(layout, 0)
     if seats is None:

@@ -60,6 +60,19 @@ class Room:
         at = self.fabric.number[name]
         self._change([(at, count - int(self.free[at]))], 1)
 
+    def holds(self, gang: Gang) -> bool:
+        """Whether there may be room for a job, from the index alone: False is sure.
+
+        For equal containers True is sure as well.
+        """
+        nodes = self.holes.sum(axis=0)
+        size = max(gang.gpus)
+        if any(gpus not in (0, size) for gpus in gang.gpus):
+            return bool(nodes @ np.arange(nodes.size) >= gang.gpus_in_all)
+        units = np.arange(nodes.size) // size
+        count = sum(gpus > 0 for gpus in gang.gpus)
+        return bool(nodes @ (np.minimum(units, 1) if gang.apart else units) >= count)
+
     def copy(self) -> Room:
         """The same, to try something."""
         other = object.__new__(Room)
