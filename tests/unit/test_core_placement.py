@@ -300,3 +300,35 @@ def test_what_is_given_to_owners_of_several_nodes_can_be() -> None:
     )
     nodes = chosen(owner(3, nodes=3), cluster)
     assert nodes == ("n2", "n3", "x")
+
+
+def test_equal_nodes_of_a_guest_are_near_each_other() -> None:
+    """n1 is full: two quiet nodes below one switch beat two below different ones."""
+    cluster = field(full(node("n1")), node("n2"), node("n3"), node("n4"), topology=RACKS)
+    assert chosen(guest(4, nodes=2), cluster) == ("n3", "n4")
+
+
+def test_a_guest_of_several_nodes_grows_around_the_quietest() -> None:
+    """n4 is quieter than the others and sure; of those its neighbour n3 joins it."""
+    cluster = field(
+        *(node(f"n{at}") for at in range(1, 5)),
+        topology=RACKS,
+        n1=40.0,
+        n2=40.0,
+        n3=40.0,
+        n4=0.0,
+    )
+    assert chosen(guest(2, nodes=2), cluster) == ("n3", "n4")
+
+
+def test_quiet_comes_before_near_for_guests() -> None:
+    """Two quiet nodes in two racks, not the busy neighbour."""
+    cluster = field(
+        *(node(f"n{at}") for at in range(1, 5)),
+        topology=RACKS,
+        n1=0.0,
+        n2=60.0,
+        n3=0.0,
+        n4=60.0,
+    )
+    assert chosen(guest(2, nodes=2), cluster) == ("n1", "n3")

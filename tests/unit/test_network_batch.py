@@ -5,11 +5,14 @@ from __future__ import annotations
 
 from itertools import count
 
+import numpy as np
 import pytest
 
 from network_world import racks, room
 from slipstream.core.network.batch import Batch, place_batch
-from slipstream.core.network.gangs import nodes_of, ring, with_roles
+from slipstream.core.network.first_fit import first_seats
+from slipstream.core.network.gangs import Gang, nodes_of, ring, with_roles
+from slipstream.core.network.layout import Layout
 from slipstream.core.network.scoring import OURS, PUBLISHED, Weights, score
 
 pytestmark = pytest.mark.unit
@@ -90,3 +93,19 @@ def test_nothing_to_place_is_no_plan() -> None:
     assert place_batch([], CLUSTER) == Batch((), 0.0, 0.0, 0)
     full = place_batch([ring("job", 1)], room(racks(2), [0, 0]), generations=3)
     assert full.plans == (None,)
+
+
+def test_first_fit_takes_the_first_nodes_of_its_order() -> None:
+    """Whatever the score: two of three GPUs of the first, the rest of the next that has any."""
+    layout = Layout([ring("job", 4), nodes_of("two", 2, 2)], room(racks(4), [3, 0, 8, 2]), OURS)
+    assert first_seats(layout, 0, np.arange(4)) == (0, 0, 0, 2)
+    assert first_seats(layout, 0, np.array([3, 1, 0, 2])) == (0, 0, 3, 3)
+    assert first_seats(layout, 1, np.arange(4)) == (0, 2)
+    assert first_seats(layout, 0, np.array([0, 1])) is None
+    assert first_seats(layout, 0, np.array([], dtype=np.int64)) is None
+
+
+def test_first_fit_places_containers_of_different_size_too() -> None:
+    """The large one first, where it fits."""
+    layout = Layout([Gang(key="job", gpus=(1, 5))], room(racks(2), [3, 6]), OURS)
+    assert first_seats(layout, 0, np.arange(2)) == (1, 1)

@@ -136,6 +136,7 @@ def test_edges_are_pairs_that_talk() -> None:
         {"gpus": (1, 1), "servers": 2},
         {"gpus": (1, 1), "servers": -1},
         {"gpus": (1, 1), "roles": ("ps",)},
+        {"gpus": (0, 1), "apart": True},
     ],
 )
 def test_containers_that_are_no_job_are_refused(wrong: dict[str, tuple[int, ...]]) -> None:

@@ -42,6 +42,8 @@ class Gang:
             raise GangError(f"{self.key}: containers of {self.gpus} GPUs")
         if not 0 <= self.servers < len(self.gpus) and self.servers:
             raise GangError(f"{self.key}: {self.servers} servers of {len(self.gpus)} containers")
+        if self.apart and min(self.gpus) < 1:
+            raise GangError(f"{self.key}: a node of its own for a container without a GPU")
         if self.roles and len(self.roles) != len(self.gpus):
             raise GangError(f"{self.key}: {len(self.roles)} roles, {len(self.gpus)} containers")
 
