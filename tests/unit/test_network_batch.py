@@ -88,6 +88,13 @@ def test_a_place_for_everybody_is_found_where_best_fit_finds_none() -> None:
     assert all(found.plans)
 
 
+def test_thousands_that_wait_are_no_number_too_large() -> None:
+    """More jobs than a float has bits for: the first ones in line have the node."""
+    gangs = [ring(f"job{at}", 1) for at in range(1_100)]
+    found = place_batch(gangs, room(racks(1), [8]), generations=2)
+    assert [plan is not None for plan in found.plans] == [True] * 8 + [False] * 1_092
+
+
 def test_nothing_to_place_is_no_plan() -> None:
     """No jobs, or no room."""
     assert place_batch([], CLUSTER) == Batch((), 0.0, 0.0, 0)

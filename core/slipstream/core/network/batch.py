@@ -214,9 +214,15 @@ class _Evolution:
             seats = best_seats(layout, job, without=without, sharing=sharing)
             if seats is not None:
                 layout.put(job, seats)
-        for job, seats in enumerate(layout.seats):
-            if seats is None and (found := best_seats(layout, job)):
-                layout.put(job, found)
+        refused = set()  # room only shrinks: what was refused once is refused again
+        for job, gang in enumerate(layout.gangs):
+            shape = (gang.gpus, gang.apart)
+            if layout.seats[job] is not None or shape in refused:
+                continue
+            if (seats := best_seats(layout, job)) is None:
+                refused.add(shape)
+            else:
+                layout.put(job, seats)
 
     def _one_of(self, some: list[int]) -> int:
         return some[int(self._chance.integers(len(some)))]
@@ -232,6 +238,7 @@ def _ranked(everybody: list[_Individual]) -> list[_Individual]:
     found: list[_Individual] = []
     # Sorting is stable: among equals the one that came first stays.
     for one in sorted(everybody, key=lambda each: each.fitness, reverse=True):
-        if not found or one.fitness.values != found[-1].fitness.values:
+        # `values` would divide by the weights, and thousands of jobs are too much for a float.
+        if not found or one.fitness.wvalues != found[-1].fitness.wvalues:
             found.append(one)
     return found

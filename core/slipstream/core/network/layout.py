@@ -68,10 +68,7 @@ class Layout:
     @property
     def unplaced(self) -> int:
         """Who has no place, as one number: an earlier job counts more than all later ones."""
-        found = 0
-        for seats in self.seats:
-            found = found * 2 + (seats is None)
-        return found
+        return int("".join("1" if seats is None else "0" for seats in self.seats) or "0", 2)
 
     def fits(self, job: int, seats: Seats) -> bool:
         """Whether a job could sit there now."""
