@@ -93,7 +93,8 @@ class _Fitness(base.Fitness):  # type: ignore[misc] # DEAP ships no types
 class _Individual:
     def __init__(self, layout: Layout) -> None:
         self.layout = layout
-        self.fitness = _Fitness((layout.unplaced, layout.score))
+        # Rounded: sums in another order differ in the last bits, and are the same plan.
+        self.fitness = _Fitness((layout.unplaced, round(layout.score, 9)))
 
 
 class _Evolution:
