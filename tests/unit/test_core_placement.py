@@ -9,6 +9,7 @@ import pytest
 
 from core_world import full, node, request, sight
 from slipstream.core.classes import Per, Role
+from slipstream.core.estimate import Estimate
 from slipstream.core.placement import Field, Need, Placement, need_of, place, taken
 from slipstream.core.reasons import Reason
 from slipstream.core.sights import Gpus, GpuUse, NodeSight
@@ -222,3 +223,112 @@ def test_a_large_gang_is_placed_within_the_time_of_a_submission() -> None:
     nodes = chosen(owner(4, nodes=50), cluster)
     assert len(nodes) == 50
     assert len({name for name in nodes if name < "n0050"}) == 50  # two whole racks
+
+
+FARTHER = Topology(
+    (
+        Group("rack1", 0, ("n1", "n2")),
+        Group("rack2", 0, ("n3", "n4", "n5", "n6", "n7", "n8")),
+        Group("spine", 1, tuple(f"n{number}" for number in range(1, 9))),
+    )
+)
+
+
+def quiet(asked: Need, mbps: float) -> Need:
+    """The same job, known to send so much."""
+    return replace(asked, mbps=mbps)
+
+
+def test_nearness_is_worth_an_empty_node_only_to_a_job_that_sends_much() -> None:
+    """n1 and n3 are holes in two racks; n2 beside n1 is empty."""
+    holes = [node("n1", used=2), node("n2"), node("n3", used=2)]
+    cluster = field(*holes, *(full(node(f"n{at}")) for at in range(4, 9)), topology=FARTHER)
+    assert chosen(owner(2, nodes=2), cluster) == ("n1", "n2")
+    assert chosen(quiet(owner(2, nodes=2), 10_000.0), cluster) == ("n1", "n2")
+    assert chosen(quiet(owner(2, nodes=2), 100.0), cluster) == ("n1", "n3")
+
+
+def test_what_a_job_sends_comes_from_its_estimate() -> None:
+    """Nothing estimated is nothing known."""
+    told = need_of(replace(request(), estimate=Estimate(network_mbps=120.0)))
+    unknown = need_of(replace(request(), estimate=Estimate()))
+    assert told
+    assert unknown
+    assert (told.mbps, unknown.mbps) == (120.0, None)
+
+
+def test_tasks_with_roles_have_a_node_each() -> None:
+    """A server and five workers, three tasks on each of two nodes: the server is task 0."""
+    asked = replace(request(nodes=2, gpus=3), tasks=6, roles=(("ps", 1), ("worker", 5)))
+    need = need_of(asked)
+    assert need
+    found = place(need, field(node("n1"), node("n2")))
+    assert isinstance(found, Placement)
+    assert found.nodes == ("n1", "n2")
+    assert found.hosts == ("n1", "n1", "n1", "n2", "n2", "n2")
+    kept = place(need, field(node("n1"), node("n2")), keep=("n1", "n2"))
+    assert kept == found
+
+
+def test_servers_sit_in_the_middle_of_their_workers() -> None:
+    """n3 is in the other rack: the server is in the rack with the other two nodes."""
+    asked = replace(request(nodes=3, gpus=4), tasks=6, roles=(("server", 1), ("worker", 5)))
+    need = need_of(asked)
+    assert need
+    found = place(need, field(node("n2"), node("n3"), node("n4"), topology=RACKS))
+    assert isinstance(found, Placement)
+    assert found.hosts[0] in ("n3", "n4")
+
+
+@pytest.mark.parametrize("roles", [(), (("worker", 2),), (("ps", 9), ("worker", 9))])
+def test_roles_that_are_not_the_tasks_are_left_to_the_job(
+    roles: tuple[tuple[str, int], ...],
+) -> None:
+    """Where they do not add up nobody knows which task is which."""
+    need = need_of(replace(request(nodes=2), tasks=4, roles=roles))
+    assert need
+    found = place(need, field(node("n1"), node("n2")))
+    assert isinstance(found, Placement)
+    assert found.hosts == ()
+
+
+def test_what_is_given_to_owners_of_several_nodes_can_be() -> None:
+    """Nodes of different size, one unknown to the topology: all that are given have room."""
+    cluster = field(
+        *(node("n1", used=3), node("n2", gpus=8, used=4), node("n3", used=1), node("x")),
+        topology=RACKS,
+    )
+    nodes = chosen(owner(3, nodes=3), cluster)
+    assert nodes == ("n2", "n3", "x")
+
+
+def test_equal_nodes_of_a_guest_are_near_each_other() -> None:
+    """n1 is full: two quiet nodes below one switch beat two below different ones."""
+    cluster = field(full(node("n1")), node("n2"), node("n3"), node("n4"), topology=RACKS)
+    assert chosen(guest(4, nodes=2), cluster) == ("n3", "n4")
+
+
+def test_a_guest_of_several_nodes_grows_around_the_quietest() -> None:
+    """n4 is quieter than the others and sure; of those its neighbour n3 joins it."""
+    cluster = field(
+        *(node(f"n{at}") for at in range(1, 5)),
+        topology=RACKS,
+        n1=40.0,
+        n2=40.0,
+        n3=40.0,
+        n4=0.0,
+    )
+    assert chosen(guest(2, nodes=2), cluster) == ("n3", "n4")
+
+
+def test_quiet_comes_before_near_for_guests() -> None:
+    """Two quiet nodes in two racks, not the busy neighbour."""
+    cluster = field(
+        *(node(f"n{at}") for at in range(1, 5)),
+        topology=RACKS,
+        n1=0.0,
+        n2=60.0,
+        n3=0.0,
+        n4=60.0,
+    )
+    assert chosen(guest(2, nodes=2), cluster) == ("n1", "n3")

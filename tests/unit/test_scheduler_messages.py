@@ -134,6 +134,13 @@ class Listening(Estimator):
         return super().of(clues)
 
 
+def test_roles_are_part_of_the_request_by_name() -> None:
+    """A Lua table has no order; counts that are none are left out."""
+    told = {"worker": 4, "ps": 1, "evaluator": 0, "odd": "x"}
+    found = read_submission(submission(roles=told), Estimator())
+    assert found.roles == (("ps", 1), ("worker", 4))
+
+
 def test_the_estimator_is_told_all_there_is() -> None:
     """And its estimate is part of the request, for the machine and the journal."""
     listening = Listening()

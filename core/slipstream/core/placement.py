@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which nodes a job should start on: best fit for owners, quiet seats for guests. Pure.
 
-An owner goes where the fewest free GPUs remain, so that large holes stay for large jobs; a guest
-where GPUs are least used, then where it meets the fewest owners, then where most seats are free.
-Nearness in the topology decides among nodes that are equally good, and the name among those equally
-near.
+An owner goes where the fewest free GPUs remain, so that large holes stay for large jobs; on several
+nodes that is weighed against their nearness, by Liquid's score (slipstream.core.network). A guest
+goes where GPUs are least used, then where it meets the fewest owners, then where most seats are
+free; nearness decides among equals. The name settles what is left.
 """
 
 from __future__ import annotations
@@ -14,12 +14,19 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from slipstream.core.classes import Per, Role
+from slipstream.core.network.bestfit import best_fit, seated
+from slipstream.core.network.fabric import Fabric
+from slipstream.core.network.gangs import SERVERS, Gang, with_roles
+from slipstream.core.network.nearness import nearest
+from slipstream.core.network.room import Room
+from slipstream.core.network.scoring import Weights
 from slipstream.core.reasons import Reason
 from slipstream.core.seats import free_seats
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from slipstream.core.network.nearness import Score
     from slipstream.core.seats import Shut
     from slipstream.core.sights import GpuUse, JobSight, NodeSight, Request
     from slipstream.core.topology import Topology
@@ -28,12 +35,10 @@ _USE_BUCKET_PCT: Final = 10
 """Use within one bucket counts as equal: it is noise, and advice should not follow noise."""
 _MOST_NAMED: Final = 64
 """Nodes a guest is told to wait for: they must fit into one record of the advice board."""
-_MOST_COMPARISONS: Final = 2_000
-"""Beyond that fewer starting points are tried: an answer in time beats the last bit of nearness."""
+_LINK_MBPS: Final = 10_000.0
+"""What a node's link is thought to carry, as the estimator does of a job nobody knows."""
 
 _BUSY: Final = 100 // _USE_BUCKET_PCT
-
-Score = tuple[int, int, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +56,10 @@ class Need:
     partitions: tuple[str, ...] = ()
     only_nodes: tuple[str, ...] = ()
     excluded_nodes: tuple[str, ...] = ()
+    roles: tuple[tuple[str, int], ...] = ()
+    """What its tasks are, and how many of each; servers first."""
+    mbps: float | None = None
+    """What each of its nodes sends, if that is known."""
 
     @property
     def seats_in_all(self) -> int:
@@ -66,6 +75,8 @@ class Placement:
     seats_per_node: int
     tasks_per_node: int
     cpus_per_node: int
+    hosts: tuple[str, ...] = ()
+    """The node of each task, if its tasks have roles: a host file for an arbitrary distribution."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,13 +109,15 @@ def need_of(request: Request, sight: JobSight | None = None) -> Need | None:
         partitions=tuple(partition.split(",")) if partition else (),
         only_nodes=sight.required_nodes if sight else (),
         excluded_nodes=sight.excluded_nodes if sight else (),
+        roles=request.roles,
+        mbps=(request.estimate and request.estimate.network_mbps) or None,
     )
 
 
 def place(need: Need, field: Field, keep: Sequence[str] = ()) -> Placement | Reason:
     """Nodes for a job, or why there are none. Nodes it was given before are kept while they do."""
     if kept := _kept(need, field, keep):
-        return kept
+        return _with_hosts(kept, need, field)
     allowed = [node for node in field.nodes.values() if _may_use(node, need)]
     shape = _shape(need, allowed)
     big_enough = [node for node in allowed if _could_hold(node, need, shape)]
@@ -119,8 +132,44 @@ def place(need: Need, field: Field, keep: Sequence[str] = ()) -> Placement | Rea
     fitting = {node.name: node for node in free if _rest_is_free(node, need, shape)}
     if len(fitting) < len(shape.nodes):
         return Reason.NO_FREE_CPU_OR_MEMORY
-    scores = {name: _score(node, need, shape, field) for name, node in fitting.items()}
-    return replace(shape, nodes=_best(scores, len(shape.nodes), field.topology))
+    return _with_hosts(_chosen(fitting, need, shape, field), need, field)
+
+
+def _chosen(
+    fitting: Mapping[str, NodeSight], need: Need, shape: Placement, field: Field
+) -> Placement:
+    """The best of enough nodes that hold it."""
+    count = len(shape.nodes)
+    if need.role is Role.GUEST or count == 1:
+        scores = {name: _score(node, need, shape, field) for name, node in fitting.items()}
+        return replace(shape, nodes=nearest(scores, count, field.topology))
+    gang = Gang(
+        key="",
+        gpus=(shape.seats_per_node,) * count,
+        servers=1 if any(name in SERVERS for name, _ in need.roles) else 0,
+        mbps=need.mbps,
+        apart=True,
+    )
+    fabric = Fabric({name: node.gpus for name, node in fitting.items()}, field.topology)
+    free = {name: node.gpus - node.gpus_used for name, node in fitting.items()}
+    plan = best_fit(gang, Room(fabric, free), Weights(link_mbps=_LINK_MBPS))
+    if plan is None:
+        raise AssertionError(f"{count} of {len(fitting)} nodes hold it, and none were found")
+    return replace(shape, nodes=tuple(sorted(plan.nodes)))
+
+
+def _with_hosts(placed: Placement, need: Need, field: Field) -> Placement:
+    """Tasks with roles get a node each: servers in the middle, the others around them."""
+    if sum(count for _, count in need.roles) != need.tasks or need.tasks == 1:
+        return placed
+    gang = with_roles("", dict(need.roles), server_gpus=1)
+    fabric = Fabric(dict.fromkeys(placed.nodes, placed.tasks_per_node), field.topology)
+    each, left = [], need.tasks
+    for at in range(len(fabric)):
+        each.append((at, min(left, placed.tasks_per_node)))
+        left -= each[-1][1]
+    seats = seated(gang, [one for one in each if one[1]], fabric)
+    return replace(placed, hosts=tuple(fabric.names[at] for at in seats))
 
 
 def with_seats(need: Need, field: Field) -> Placement:
@@ -249,56 +298,6 @@ def _use_of_quietest(node: NodeSight, uses: Sequence[GpuUse], count: int) -> int
 
 def _bucket(gpu: GpuUse) -> int:
     return int(gpu.use_pct // _USE_BUCKET_PCT)
-
-
-def _best(scores: Mapping[str, Score], count: int, topology: Topology) -> tuple[str, ...]:
-    """The `count` best scores; where too many are equal, those nearest to the others."""
-    ranked = sorted(scores, key=lambda name: (scores[name], name))
-    last = scores[ranked[count - 1]]
-    sure = [name for name in ranked if scores[name] < last]
-    equal = [name for name in ranked if scores[name] == last]
-    missing = count - len(sure)
-    if missing == len(equal) or count == 1:
-        return tuple(sorted(ranked[:count]))  # the name settles ties, so replay is exact
-    racks = _by_rack(equal, topology)
-    starts = [sure] if sure else [[names[0]] for names in racks]
-    tries = max(1, _MOST_COMPARISONS // (missing * len(racks)))
-    found = (_grown(start, racks, count, topology) for start in starts[:tries])
-    return min(found, key=lambda one: (one[0], one[1]))[1]
-
-
-def _grown(
-    start: Sequence[str], racks: Sequence[Sequence[str]], count: int, topology: Topology
-) -> tuple[int, tuple[str, ...]]:
-    """Nodes added nearest first, and the cost between all of them.
-
-    Nodes of one rack are equally far from everything: only the first free one of each is compared.
-    """
-    chosen = list(start)
-    total = sum(topology.cost(a, b) for i, a in enumerate(chosen) for b in chosen[:i])
-    free = [[name for name in names if name not in chosen] for names in racks]
-    free = [names for names in free if names]
-    far = [sum(topology.cost(names[0], other) for other in chosen) for names in free]
-    while len(chosen) < count:
-        at = min(
-            (one for one in range(len(free)) if free[one]), key=lambda one: (far[one], free[one][0])
-        )
-        nearest = free[at].pop(0)
-        total += far[at]
-        chosen.append(nearest)
-        for one, names in enumerate(free):
-            if names:
-                far[one] += topology.cost(names[0], nearest)
-    return total, tuple(sorted(chosen))
-
-
-def _by_rack(names: Sequence[str], topology: Topology) -> list[list[str]]:
-    """The nodes of each rack, in the order given; a node without one is a rack of its own."""
-    racks: dict[str, list[str]] = {}
-    for name in names:
-        rack = topology.rack_of(name)
-        racks.setdefault(rack.name if rack else f"node {name}", []).append(name)
-    return list(racks.values())
 
 
 def _upwards(amount: int, parts: int) -> int:

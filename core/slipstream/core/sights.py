@@ -40,6 +40,8 @@ class Request:
     partition: str = ""
     uid: int = 0
     name: str = ""
+    roles: tuple[tuple[str, int], ...] = ()
+    """What its tasks are and how many of each, as in ps:1,worker:4; a marker does not tell."""
     estimate: Estimate | None = None
     """What it is thought to need; a marker does not tell."""
 

@@ -7,8 +7,11 @@ known here.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
+
+from slipstream.core.network.tree import Tree
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -47,12 +50,14 @@ class Topology:
 
     groups: tuple[Group, ...]
     _groups_of: Mapping[str, tuple[Group, ...]] = field(init=False, repr=False, compare=False)
+    _tree: Tree | None = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        names = [group.name for group in self.groups]
-        if twice := sorted({name for name in names if names.count(name) > 1}):
+        times = Counter(group.name for group in self.groups)
+        if twice := sorted(name for name in times if times[name] > 1):
             raise TopologyError(f"these names are given to more than one group: {twice}")
         object.__setattr__(self, "_groups_of", _smallest_first(self.groups))
+        object.__setattr__(self, "_tree", None)
 
     @property
     def racks(self) -> tuple[Group, ...]:
@@ -65,6 +70,18 @@ class Topology:
         """The outermost groups, in the order they were given."""
         inner = {group.name for chain in self._groups_of.values() for group in chain[:-1]}
         return tuple(group for group in self.groups if group.name not in inner)
+
+    @property
+    def tree(self) -> Tree:
+        """The same as arrays, made when first asked for."""
+        if self._tree is None:
+            object.__setattr__(self, "_tree", Tree(self._groups_of, self.groups))
+        assert self._tree is not None  # noqa: S101 (for mypy: it was set above)
+        return self._tree
+
+    def groups_of(self, node: str) -> tuple[Group, ...]:
+        """All groups that hold a node, from its rack outwards; none for a node nobody named."""
+        return self._groups_of.get(node, ())
 
     def rack_of(self, node: str) -> Group | None:
         """The innermost group of a node; None for a node that no switch was given for."""

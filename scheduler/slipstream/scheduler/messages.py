@@ -137,6 +137,8 @@ def read_clues(line: bytes) -> Clues:
         partition=told.partition or "",
         uid=told.uid,
         name=told.name or "",
+        # A Lua table has no order: by name, so that the same job is always the same request.
+        roles=tuple(sorted((name, n) for name, n in _pairs(told.roles, int).items() if n > 0)),
     )
     return Clues(
         request=request,
