@@ -59,6 +59,7 @@ class Engine:
     ) -> None:
         self.world = world
         self.events = 0
+        self.busy_gpu_s_at_last_submission = 0.0
         self._policy = policy
         self._measures = measures
         self._tell = tell
@@ -87,6 +88,7 @@ class Engine:
                 self.world.add(jobs[at])
                 self._take(JobCame(came_s, jobs[at].ask))
                 at += 1
+                self.busy_gpu_s_at_last_submission = self.world.busy_gpu_s
             else:
                 ended += self._next_due()
             if self._tell and ended - told >= len(jobs) // 100:

@@ -73,8 +73,8 @@ class World:
     measured: Measured
     guarding: Guarding
     costs: Costs = field(default_factory=Costs)
-    guards_all: bool = False
-    """AntMan's nodes guard every owner, whatever its class."""
+    guarded: frozenset[JobClass] = frozenset()
+    """The classes whose owners the nodes guard from their guests."""
     now_s: float = 0.0
     runs: dict[str, Run] = field(default_factory=dict)
     residents: list[list[Run]] = field(default_factory=list)
@@ -228,8 +228,7 @@ class World:
 
     def _guards(self, run: Run) -> bool:
         """Whether a node keeps others from slowing it."""
-        guarded = self.guards_all or run.job.ask.job_class is JobClass.GUARANTEED
-        return guarded and run.role is Role.OWNER
+        return run.role is Role.OWNER and run.job.ask.job_class in self.guarded
 
     def _beside(self, run: Run, ours: Sequence[Run]) -> float:
         """Beside several, the losses multiply: pairs are all that was measured."""
