@@ -1,0 +1,246 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One node's decisions: told what happened, it answers with what to do.
+
+The same shape as the cluster's machine: no clock, no I/O, the same events give the same commands.
+An event costs what it concerns: the GPUs of one job.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, assert_never
+
+from slipstream.core.classes import JobClass
+from slipstream.core.node import events
+from slipstream.core.node.commands import SetCap, SetShare
+from slipstream.core.node.gpu import ALL_PCT, GpuState, JobState
+from slipstream.core.node.rules import NodeRules
+from slipstream.core.node.wheel import Turn, Wheel
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from slipstream.core.node.commands import NodeCommand
+    from slipstream.core.node.events import JobReported, NodeEvent, NodeJob
+    from slipstream.core.node.gpu import Limits
+    from slipstream.core.node.pulse import Guarantee
+    from slipstream.core.node.reasons import NodeReason
+
+
+class NodeMachine:
+    """`handle` is the only door; reading is free."""
+
+    def __init__(self, rules: NodeRules | None = None) -> None:
+        self.rules = rules or NodeRules()
+        self.jobs: dict[int, JobState] = {}
+        self.gpus: dict[str, GpuState] = {}
+        self.wheel = Wheel(self.rules)
+
+    def handle(self, event: NodeEvent) -> list[NodeCommand]:  # noqa: C901, PLR0911 (a table)
+        """Take in what happened and say what to do."""
+        match event:
+            case events.JobReported():
+                return self._reported(event)
+            case events.TimerFired():
+                return self._timer(event.at_s)
+            case events.JobArrived():
+                return self._arrived(event.job, event.at_s)
+            case events.JobLeft():
+                return self._left(event.job_id, event.at_s)
+            case events.GpuFound():
+                return self._found(event)
+            case events.GpuLost():
+                self.gpus.pop(event.gpu, None)
+                return []
+            case events.TurnCalled():
+                self.wheel.call(event.job_id, runs=event.runs)
+            case events.TurnsPassed():
+                self.wheel.passed(event.served_s, event.at_s)
+            case events.NodeRulesChanged():
+                self.rules = self.wheel.rules = event.rules
+                for gpu in self.gpus.values():
+                    gpu.steps = gpu.trials = None
+                return self._turned(event.at_s, self.gpus)
+            case _:
+                assert_never(event)
+        return self._turned(event.at_s)
+
+    # --- for those who look in ------------------------------------------------------------------
+
+    def wakes_at_s(self) -> float | None:
+        """When it wants a TimerFired; None for never."""
+        due = [gpu.wakes_at_s() for gpu in self.gpus.values()]
+        due.append(self.wheel.wakes_at_s())
+        return min((one for one in due if one is not None), default=None)
+
+    def quiet_until_s(self, gpu: str) -> float | None:
+        """Until when a GPU's shares and caps stay if its jobs go on as now; turns not counted.
+
+        None: reports are wanted. Infinity: nothing will change by itself.
+        """
+        return self.gpus[gpu].quiet_until_s()
+
+    def turn_parts(self, gpu: str) -> dict[int, float]:
+        """What part of a GPU's time its shared jobs have if nothing changes."""
+        return self.wheel.parts(gpu)
+
+    def is_parked(self, job_id: int) -> bool:
+        """Whether a job waits for its turn."""
+        member = self.wheel.members.get(job_id)
+        return member is not None and member.turn is Turn.WAITING
+
+    def why(self, job_id: int) -> NodeReason:
+        """Why a job has what it has."""
+        member = self.wheel.members.get(job_id)
+        waits = member is not None and member.turn is not Turn.RUNNING
+        return member.reason if member and waits else self.jobs[job_id].reason
+
+    def guarantees(self) -> list[Guarantee]:
+        """What each protected job lost to its guests, as far as it was measured."""
+        found = (
+            state.pulse.guarantee(job_id, guaranteed=state.job.job_class is not JobClass.SHARED)
+            for job_id, state in sorted(self.jobs.items())
+            if state.job.is_owner or state.job.takes_turns
+        )
+        return [one for one in found if one]
+
+    # --- what happened --------------------------------------------------------------------------
+
+    def _found(self, event: events.GpuFound) -> list[NodeCommand]:
+        known = self.gpus.get(event.gpu)
+        if known and known.memory_mib == event.memory_mib:
+            return []
+        on_it = sorted(job for job, one in self.jobs.items() if event.gpu in one.job.gpus)
+        self.gpus[event.gpu] = GpuState(event.gpu, event.memory_mib, on_it)
+        return self._turned(event.at_s, [event.gpu])
+
+    def _arrived(self, job: NodeJob, at_s: float) -> list[NodeCommand]:
+        known = self.jobs.get(job.job_id)
+        before = known.job if known else None
+        if before == job:
+            return []
+        touched = {*job.gpus, *(before.gpus if before else ())}
+        if known:
+            known.job = job
+        else:
+            self.jobs[job.job_id] = JobState(job)
+        if job.takes_turns:
+            self.wheel.add(job, at_s)
+        else:
+            self.wheel.remove(job.job_id)
+        self._sit(job.job_id, job.gpus, touched)
+        return self._turned(at_s, touched)
+
+    def _left(self, job_id: int, at_s: float) -> list[NodeCommand]:
+        state = self.jobs.pop(job_id, None)
+        if state is None:
+            return []
+        self.wheel.remove(job_id)
+        self._sit(job_id, (), state.job.gpus)
+        return self._turned(at_s, state.job.gpus)
+
+    def _sit(self, job_id: int, gpus: Iterable[str], touched: Iterable[str]) -> None:
+        for name in touched:
+            gpu = self.gpus.get(name)
+            if gpu:
+                others = [one for one in gpu.jobs if one != job_id]
+                gpu.jobs = sorted([*others, job_id]) if name in gpus else others
+
+    def _reported(self, told: JobReported) -> list[NodeCommand]:
+        state = self.jobs.get(told.job_id)
+        if state is None:
+            return []
+        state.told = told
+        sample = state.pulse.heard(told)
+        concerned = [self.gpus[name] for name in state.job.gpus if name in self.gpus]
+        needs = self._needs(state, told, concerned)
+        if sample and not any(gpu.riders for gpu in concerned):
+            state.pulse.alone(sample)
+        elif sample:
+            for gpu in concerned:
+                if gpu.protected == told.job_id:
+                    gpu.heard(sample, told.at_s)
+        if told.job_id in self.wheel.members and self.wheel.heard(told):
+            return self._turned(told.at_s, state.job.gpus)
+        acts = any(gpu.protected == told.job_id for gpu in concerned)
+        return self._limited(concerned, told.at_s) if acts or needs else []
+
+    def _needs(self, state: JobState, told: JobReported, gpus: Iterable[GpuState]) -> bool:
+        """Reflex 3: a job needs more memory than ever before; says whether that is so."""
+        need = told.memory_mib + told.spilled_mib
+        grew = need > state.most_mib
+        state.most_mib = max(need, state.most_mib)
+        for gpu in gpus:
+            if gpu.protected == told.job_id:
+                gpu.surged = told.spilled_mib > 0
+        return grew
+
+    def _timer(self, at_s: float) -> list[NodeCommand]:
+        due = self.wheel.wakes_at_s()
+        if due is not None and due <= at_s:
+            return self._turned(at_s, self._due_gpus(at_s))
+        return self._limited([self.gpus[name] for name in self._due_gpus(at_s)], at_s)
+
+    def _due_gpus(self, at_s: float) -> list[str]:
+        found = []
+        for name, gpu in self.gpus.items():
+            due = gpu.wakes_at_s()
+            if due is not None and due <= at_s:
+                gpu.time_passed(at_s, self.jobs)
+                found.append(name)
+        return found
+
+    # --- what to do -----------------------------------------------------------------------------
+
+    def _turned(self, at_s: float, touched: Iterable[str] = ()) -> list[NodeCommand]:
+        """Turns first: who is on a GPU decides what the others may use of it."""
+        commands = self.wheel.advance(at_s) if self.wheel.members else []
+        names = dict.fromkeys(touched)
+        for command in commands:
+            names.update(dict.fromkeys(self.jobs[command.job_id].job.gpus))
+        gpus = [self.gpus[name] for name in sorted(names) if name in self.gpus]
+        for gpu in gpus:
+            self._seat(gpu, at_s)
+        return [*commands, *self._limited(gpus, at_s)]
+
+    def _seat(self, gpu: GpuState, at_s: float) -> None:
+        there = [self.jobs[job] for job in gpu.jobs]
+        turn = self.wheel.has_turn(gpu.uuid)
+        owner = next((one for one in there if one.job.is_owner), None)
+        protected = owner or (self.jobs[turn] if turn is not None else None)
+        riders = [
+            one.job.job_id
+            for one in there
+            if one is not protected and (not one.job.takes_turns or one.job.job_id == turn)
+        ]
+        gpu.seat(protected, riders, self.rules, at_s)
+
+    def _limited(self, gpus: Iterable[GpuState], at_s: float) -> list[NodeCommand]:
+        """Shares and caps that have changed; a job on several GPUs has the least of each."""
+        concerned = {job for gpu in gpus for job in gpu.jobs}
+        names = sorted({name for job in concerned for name in self.jobs[job].job.gpus})
+        found: dict[int, list[Limits]] = {}
+        for name in names:
+            if name in self.gpus:
+                limits = self.gpus[name].limits(self.jobs, self.rules, at_s)
+                for job, limit in limits.items():
+                    found.setdefault(job, []).append(limit)
+        commands: list[NodeCommand] = []
+        for job in sorted(concerned & found.keys()):
+            commands += self._changed(self.jobs[job], found[job])
+        return commands
+
+    def _changed(self, state: JobState, limits: list[Limits]) -> list[NodeCommand]:
+        tightest = min(limits, key=lambda one: one.share_pct)
+        state.reason = reason = tightest.reason
+        share = min(ALL_PCT, round(tightest.share_pct))
+        cap = min((one.cap_mib for one in limits if one.cap_mib), default=0)
+        commands: list[NodeCommand] = []
+        if cap != state.cap_mib:
+            shrinks = cap != 0 and (not state.cap_mib or cap < state.cap_mib)
+            at_once = shrinks and any(one.at_once for one in limits)
+            commands.append(SetCap(state.job.job_id, cap, reason, at_once))
+            state.cap_mib = cap
+        if share != state.share_pct:
+            commands.append(SetShare(state.job.job_id, share, reason))
+            state.share_pct = share
+        return commands

@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Why a job has the share, the memory or the turn it has: a closed list, as for the cluster."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+class NodeReason(StrEnum):
+    """Log field, metric label and key of the sentence shown to users."""
+
+    # It owns the GPU, or has the turn.
+    PROTECTED = "protected"
+    # It is alone, or among equals.
+    NO_OWNER = "no_owner"
+    MEMORY_SHARED = "memory_shared"
+    # It is beside an owner.
+    OWNER_WITHOUT_HOOKS = "owner_without_hooks"
+    OWNER_ARRIVED = "owner_arrived"
+    OWNER_LOADING = "owner_loading"
+    BASELINE_LEARNED = "baseline_learned"
+    OWNER_STEADY = "owner_steady"
+    OWNER_SLOWER = "owner_slower"
+    OWNER_MUCH_SLOWER = "owner_much_slower"
+    OWNER_UNSTABLE = "owner_unstable"
+    OWNER_CHANGED = "owner_changed"
+    OWNER_SURGED = "owner_surged"
+    SETTLED = "settled"
+    NO_ROOM = "no_room"
+    # It takes turns.
+    TURN = "turn"
+    FIRST_MINIBATCHES = "first_minibatches"
+    WAITS_FOR_TURN = "waits_for_turn"
+    HIGHER_PRIORITY = "higher_priority"
+    PARK_LATE = "park_late"
+    GANG_CALLED = "gang_called"
+
+
+SENTENCE: Final[Mapping[NodeReason, str]] = {
+    NodeReason.PROTECTED: "The GPU is its own: it is not slowed for anybody.",
+    NodeReason.NO_OWNER: "Nobody owns the GPU at the moment: it has no limits.",
+    NodeReason.MEMORY_SHARED: "Nobody owns the GPU and memory is short: who gains most has more.",
+    NodeReason.OWNER_WITHOUT_HOOKS: "The GPU's owner carries no hooks and is left alone.",
+    NodeReason.OWNER_ARRIVED: "An owner has come: its speed alone is being learned.",
+    NodeReason.OWNER_LOADING: "The owner has not begun to train: a small share meanwhile.",
+    NodeReason.BASELINE_LEARNED: "The owner's speed alone is known: a small share to begin with.",
+    NodeReason.OWNER_STEADY: "The owner does not get slower: a little more.",
+    NodeReason.OWNER_SLOWER: "The owner got slower: less.",
+    NodeReason.OWNER_MUCH_SLOWER: "The owner got much slower: a tenth.",
+    NodeReason.OWNER_UNSTABLE: "The owner's mini-batch time varies by itself: small steps only.",
+    NodeReason.OWNER_CHANGED: "The owner may have changed by itself: its speed is learned again.",
+    NodeReason.OWNER_SURGED: "The owner needs more memory: its guests have less.",
+    NodeReason.SETTLED: "More was tried and the owner got slower: it stays here for a while.",
+    NodeReason.NO_ROOM: "Even the smallest share slows the owner: tried again later.",
+    NodeReason.TURN: "It has the GPU for its turn.",
+    NodeReason.FIRST_MINIBATCHES: "It is new: its first mini-batches come first.",
+    NodeReason.WAITS_FOR_TURN: "Another shared job has its turn on this GPU.",
+    NodeReason.HIGHER_PRIORITY: "A shared job of higher priority has this GPU.",
+    NodeReason.PARK_LATE: "It did not park in time and keeps the GPU; this is charged to it.",
+    NodeReason.GANG_CALLED: "The node that leads this job across nodes has called it.",
+}

@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The node machine's constants. SEEDS' where it has them; the others are explained here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeRules:
+    """What a site can set; `docs/node-machine.md` has the reasons."""
+
+    # --- the step rule (AntMan's reflexes, TGS's steps) ---
+    tolerated_drop_pct: float = 3.0
+    """How much of its own rate an owner may lose before guests get less."""
+    severe_drop_pct: float = 9.0
+    """From here on guests have a tenth."""
+    grow_factor: float = 1.5
+    grow_points: float = 1.0
+    cut_points: float = 8.0
+    cut_divisor: float = 10.0
+    start_share_pct: float = 1.0
+    """All guests of a GPU together begin here; also the smallest share that is not none."""
+    unstable_spread_pct: float = 15.0
+    """An owner whose mini-batch times spread more than this by themselves is unstable."""
+    unstable_share_pct: float = 20.0
+    """Guests beside an unstable owner never have more than this."""
+
+    # --- evidence ---
+    settle_s: float = 0.15
+    """What was measured so soon after a change is a mixture of before and after."""
+    evidence_minibatches: int = 4
+    evidence_reports: int = 3
+    patience_s: float = 3.0
+    """A window that decides nothing for so long is decided by its middle."""
+    learn_minibatches: int = 12
+    learn_reports: int = 5
+    learn_most_s: float = 30.0
+    """A baseline is taken after so long from what there is, if there are three reports."""
+    loading_s: float = 30.0
+    """An owner that has not trained for so long leaves its guests the smallest share."""
+    hold_s: float = 30.0
+    """A level that slowed the owner is not tried again for so long."""
+    rotate_s: float = 10.0
+    """Guests that have no share because there is too little for all have one after so long."""
+
+    # --- memory ---
+    margin_pct: float = 2.0
+    """Of the device: never given to anybody."""
+    unknown_guests_pct: float = 10.0
+    """Of the device: what all guests keep when an owner of unknown size arrives."""
+    headroom_pct: float = 10.0
+    """Above its largest need so far, for the owner."""
+    memory_step_pct: float = 10.0
+    """Of the device: what one trial moves from one guest to another."""
+    trial_s: float = 10.0
+    trial_gain_pct: float = 1.0
+    forget_trial_s: float = 600.0
+
+    # --- turns ---
+    turn_s: float = 60.0
+    least_turn_s: float = 2.0
+    """A turn is never shorter, however late its job was before."""
+    park_wait_s: float = 30.0
+    """A job that has not parked by then keeps the GPU for another turn."""
+    feedback_minibatches: int = 100
+    """A new job's first mini-batches come first, within one turn."""
+    feedback_in_a_row: int = 8
+    """New jobs that may pass an old one before it has a turn again."""

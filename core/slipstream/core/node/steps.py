@@ -1,0 +1,229 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The step rule: how much of a GPU's time all guests beside an owner have together.
+
+They stand still until the owner's speed alone is known, then have little, then half as much again
+while the owner does not get slower, from the first drop on one point more at a time, and eight
+less at each further drop. A level at which the owner got slower is not tried again for a while:
+until then nothing changes, and a simulator may pass over that time.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from slipstream.core.node.pulse import Window, middle
+from slipstream.core.node.reasons import NodeReason
+
+if TYPE_CHECKING:
+    from slipstream.core.node.pulse import Pulse, Sample
+    from slipstream.core.node.rules import NodeRules
+
+
+class Stage(StrEnum):
+    """Where the steps are."""
+
+    LEARNING = "learning"
+    """Guests stand still and the owner's speed alone is measured."""
+    FAST = "fast"
+    SLOW = "slow"
+    HELD = "held"
+
+
+class Verdict(StrEnum):
+    """What a window says of the owner."""
+
+    FINE = "fine"
+    SLOWER = "slower"
+    MUCH_SLOWER = "much_slower"
+
+
+class Steps:
+    """The steps on one GPU beside one owner."""
+
+    def __init__(self, rules: NodeRules, pulse: Pulse, at_s: float) -> None:
+        self.rules = rules
+        self.pulse = pulse
+        self.most_pct = 100.0
+        """As many times 100 as there are guests."""
+        self.reason = NodeReason.OWNER_ARRIVED
+        self.total_pct = 0.0
+        self.stage = Stage.LEARNING
+        self.ceiling_pct = 1e9
+        self.ceiling_until_s = at_s
+        self._before_look_pct = 0.0
+        """What guests had before they stood still for another look at the owner."""
+        self._drops_in_a_row = 0
+        self._began_s = at_s
+        self._window = Window(at_s + rules.settle_s)
+        if pulse.baseline is not None:
+            self._begin(at_s)
+
+    def restart(self, at_s: float) -> None:
+        """Another guest has come: from low, as at the beginning."""
+        self.ceiling_pct, self.ceiling_until_s = 1e9, at_s
+        if self.stage is not Stage.LEARNING:
+            self._begin(at_s)
+
+    def heard(self, sample: Sample, at_s: float) -> None:
+        """The owner has done a few mini-batches."""
+        if not self._window.add(sample):
+            return
+        if self.stage is Stage.LEARNING:
+            self._learn(at_s)
+            return
+        if self.total_pct > 0:
+            self.pulse.beside.append(sample.each_s)
+        verdict = self._verdict(at_s)
+        if verdict is not None:
+            self._decide(verdict, at_s)
+
+    def time_passed(self, at_s: float) -> None:
+        """Nothing was heard, and it may be time for something all the same."""
+        if self.stage is Stage.LEARNING:
+            idle = self.total_pct == 0 and not self._window.minibatches
+            if idle and at_s >= self._began_s + self.rules.loading_s:
+                self._set(self.rules.start_share_pct, NodeReason.OWNER_LOADING, at_s)
+        elif self.stage is Stage.HELD and at_s >= self.ceiling_until_s:
+            self.stage = Stage.SLOW
+            self.ceiling_pct = 1e9
+            if self.total_pct <= 0:
+                self._begin(at_s)
+
+    def wakes_at_s(self) -> float | None:
+        """When time alone changes something."""
+        if self.stage is Stage.LEARNING:
+            waits = self.total_pct == 0 and not self._window.minibatches
+            return self._began_s + self.rules.loading_s if waits else None
+        return self.ceiling_until_s if self.stage is Stage.HELD else None
+
+    @property
+    def quiet_until_s(self) -> float | None:
+        """Until when nothing changes if the owner stays as it is; None: that is not known."""
+        if self.stage is Stage.HELD:
+            return self.ceiling_until_s
+        return float("inf") if self._is_at_most and self.stage is not Stage.LEARNING else None
+
+    @property
+    def _is_at_most(self) -> bool:
+        return self.total_pct >= self._limit_pct
+
+    @property
+    def _limit_pct(self) -> float:
+        limit = self.most_pct
+        return min(limit, self.rules.unstable_share_pct) if self._is_unstable else limit
+
+    @property
+    def _is_unstable(self) -> bool:
+        return self.pulse.spread_pct > self.rules.unstable_spread_pct
+
+    # --- learning -----------------------------------------------------------------------------
+
+    def _learn(self, at_s: float) -> None:
+        if self.total_pct > 0:  # it was loading; now it trains, and is measured alone
+            self._look(at_s, NodeReason.OWNER_ARRIVED)
+            return
+        rules, window = self.rules, self._window
+        reports = len(window.values)
+        enough = window.minibatches >= rules.learn_minibatches and reports >= rules.learn_reports
+        late = at_s >= window.since_s + rules.learn_most_s and reports >= 3  # noqa: PLR2004 (a median)
+        if not enough and not late:
+            return
+        before, alone = self.pulse.baseline, middle(window.values)
+        self.pulse.learned(alone)
+        if before is None:
+            self._begin(at_s)
+            return
+        # A second look: did the owner get slower by itself, or by its guests?
+        if alone.value_s * (1 - rules.tolerated_drop_pct / 100) > before.value_s:
+            self.pulse.beside.clear()
+            self._go_on(Stage.SLOW, max(self._before_look_pct, rules.start_share_pct), at_s)
+        elif self._before_look_pct > rules.start_share_pct:
+            self._go_on(Stage.SLOW, self._before_look_pct - rules.cut_points, at_s)
+        else:
+            self.stage, self.reason = Stage.HELD, NodeReason.NO_ROOM
+            self.ceiling_pct, self.ceiling_until_s = 0.0, at_s + rules.hold_s
+            self._window = Window(at_s + rules.settle_s)
+
+    def _look(self, at_s: float, reason: NodeReason) -> None:
+        """Let the guests stand still and measure the owner alone again."""
+        self._before_look_pct = self.total_pct
+        self.stage = Stage.LEARNING
+        self._began_s = at_s
+        self._drops_in_a_row = 0
+        self._set(0.0, reason, at_s)
+
+    def _begin(self, at_s: float) -> None:
+        unstable = self._is_unstable
+        self.stage = Stage.SLOW if unstable else Stage.FAST
+        reason = NodeReason.OWNER_UNSTABLE if unstable else NodeReason.BASELINE_LEARNED
+        self._drops_in_a_row = 0
+        self._set(self.rules.start_share_pct, reason, at_s)
+
+    def _go_on(self, stage: Stage, total_pct: float, at_s: float) -> None:
+        self.stage = stage
+        self._set(max(total_pct, self.rules.start_share_pct), NodeReason.BASELINE_LEARNED, at_s)
+
+    # --- deciding -----------------------------------------------------------------------------
+
+    def _verdict(self, at_s: float) -> Verdict | None:
+        """What the window says, if it says something: the surer the fewer mini-batches it takes."""
+        rules, window, pulse = self.rules, self._window, self.pulse
+        few = len(window.values) < rules.evidence_reports
+        if few or window.minibatches < rules.evidence_minibatches or pulse.baseline is None:
+            return None
+        now = pulse.now(window)
+        if now.value_s + now.error_s < pulse.baseline.value_s:
+            pulse.learned(now)  # guests make nobody faster: alone it is at least as fast as this
+        least = pulse.drop_pct(now.value_s - now.error_s)
+        most = pulse.drop_pct(now.value_s + now.error_s)
+        if at_s >= window.since_s + rules.patience_s:
+            least = most = pulse.drop_pct(now.value_s)
+        if least >= rules.severe_drop_pct:
+            return Verdict.MUCH_SLOWER
+        if least > rules.tolerated_drop_pct:
+            return Verdict.SLOWER
+        return Verdict.FINE if most <= rules.tolerated_drop_pct else None
+
+    def _decide(self, verdict: Verdict, at_s: float) -> None:
+        if verdict is Verdict.FINE:
+            self._drops_in_a_row = 0
+            self._grow(at_s)
+            return
+        self._drops_in_a_row += 1
+        if self.total_pct <= 0:
+            self._look(at_s, NodeReason.OWNER_CHANGED)  # nobody but itself makes it slower
+        elif self._drops_in_a_row > 1 or self.total_pct <= self.rules.start_share_pct:
+            self._look(at_s, NodeReason.OWNER_CHANGED)
+        else:
+            self._cut(verdict, at_s)
+
+    def _grow(self, at_s: float) -> None:
+        rules, limit = self.rules, self._limit_pct
+        more = rules.grow_factor * self.total_pct
+        if self.stage is not Stage.FAST or self._is_unstable:
+            more = self.total_pct + rules.grow_points
+        if self.stage is Stage.HELD or self.total_pct >= limit:
+            self._window = Window(at_s)
+        elif more > self.ceiling_pct and at_s < self.ceiling_until_s:
+            self.stage, self.reason = Stage.HELD, NodeReason.SETTLED
+            self._window = Window(at_s)
+        else:
+            unstable = self._is_unstable
+            reason = NodeReason.OWNER_UNSTABLE if unstable else NodeReason.OWNER_STEADY
+            self._set(min(more, limit), reason, at_s)
+
+    def _cut(self, verdict: Verdict, at_s: float) -> None:
+        rules = self.rules
+        self.ceiling_pct = self.total_pct - rules.grow_points
+        self.ceiling_until_s = at_s + rules.hold_s
+        self.stage = Stage.SLOW
+        if verdict is Verdict.MUCH_SLOWER:
+            less, reason = self.total_pct / rules.cut_divisor, NodeReason.OWNER_MUCH_SLOWER
+        else:
+            less, reason = self.total_pct - rules.cut_points, NodeReason.OWNER_SLOWER
+        self._set(max(less, rules.start_share_pct), reason, at_s)
+
+    def _set(self, total_pct: float, reason: NodeReason, at_s: float) -> None:
+        self.total_pct, self.reason = total_pct, reason
+        self._window = Window(at_s + self.rules.settle_s)

@@ -1,0 +1,301 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The turn wheel: shared jobs that want the same GPU have it in turns, by weight.
+
+Whoever had least for its weight is next. Turns are charged as they were, lateness included, and a
+late job's next turn is shorter. A new job's first mini-batches come first. A job of lower priority
+has no turn while one of higher priority wants the GPU. Jobs with several GPUs have all or none:
+while there are any, all turns of the node end together.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from slipstream.core.node.commands import Park, Unpark
+from slipstream.core.node.events import Standing
+from slipstream.core.node.reasons import NodeReason
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from slipstream.core.node.commands import NodeCommand
+    from slipstream.core.node.events import JobReported, NodeJob
+    from slipstream.core.node.rules import NodeRules
+
+
+class Turn(StrEnum):
+    """Where a job is in its turns."""
+
+    WAITING = "waiting"
+    """Off the GPU: parked, or held before its first use of it."""
+    RUNNING = "running"
+    PARKING = "parking"
+    """Asked to leave, and not gone yet."""
+
+
+@dataclass(slots=True)
+class Member:
+    """A shared job on the wheel."""
+
+    job: NodeJob
+    turn: Turn
+    ready: bool
+    """Whether it would use the GPU now: it has loaded."""
+    reason: NodeReason = NodeReason.TURN
+    served_s: float = 0.0
+    charged_at_s: float = 0.0
+    ends_at_s: float = 0.0
+    """When its turn ends, or when it must have parked."""
+    asked_at_s: float = 0.0
+    late_s: float = 0.0
+    minibatches: int = 0
+    is_new: bool = True
+    called: bool = False
+    told_to_park: bool = False
+    since: int = 0
+    """In which order they came: a node may see job numbers in any."""
+
+    @property
+    def had(self) -> float:
+        """What it had for its weight: whoever has least is next."""
+        return self.served_s / self.job.weight
+
+
+@dataclass(slots=True)
+class Wheel:
+    """All turns of one node."""
+
+    rules: NodeRules
+    members: dict[int, Member] = field(default_factory=dict)
+    _arrivals: int = 0
+    _new_in_a_row: int = 0
+    _round_ends_s: float = 0.0
+
+    # --- what happened --------------------------------------------------------------------------
+
+    def add(self, job: NodeJob, at_s: float) -> None:
+        """A shared job has a seat; one that is known already may have changed its weight."""
+        known = self.members.get(job.job_id)
+        if known:
+            known.job = job
+            return
+        least = min((self._had(one, at_s) for one in self.members.values()), default=0.0)
+        self._arrivals += 1
+        self.members[job.job_id] = Member(
+            job=job,
+            turn=Turn.WAITING,
+            ready=False,
+            served_s=least * job.weight,
+            since=self._arrivals,
+        )
+
+    def remove(self, job_id: int) -> None:
+        """It has ended."""
+        self.members.pop(job_id, None)
+
+    def heard(self, told: JobReported) -> bool:
+        """A job says how far it is; whether that may change who runs."""
+        member = self.members[told.job_id]
+        member.minibatches = told.minibatches
+        changed = False
+        away = told.standing is Standing.PARKED
+        ready = away or told.standing is not Standing.LOADING
+        if ready and not member.ready:
+            member.ready, changed = True, True
+        if away and member.turn is Turn.PARKING:
+            self._charge(member, told.at_s)
+            member.turn = Turn.WAITING
+            member.late_s = told.at_s - member.asked_at_s
+            changed = True
+        if member.is_new and member.minibatches >= self.rules.feedback_minibatches:
+            member.is_new, changed = False, True
+            if member.turn is Turn.RUNNING:
+                member.ends_at_s = min(member.ends_at_s, told.at_s)
+        return changed
+
+    def call(self, job_id: int, *, runs: bool) -> None:
+        """The node that leads a gang has decided."""
+        if job_id in self.members:
+            self.members[job_id].called = runs
+
+    def passed(self, served_s: Iterable[tuple[int, float]], at_s: float) -> None:
+        """So much was had meanwhile, by the account of somebody who did not ask turn by turn."""
+        for member in self.members.values():
+            member.charged_at_s = at_s
+            if member.turn is Turn.RUNNING:
+                member.ends_at_s = max(member.ends_at_s, at_s)
+        for job_id, seconds in served_s:
+            if job_id in self.members:
+                self.members[job_id].served_s += seconds
+
+    # --- what to do -----------------------------------------------------------------------------
+
+    def advance(self, at_s: float) -> list[NodeCommand]:
+        """Whatever is due now: end turns, begin turns."""
+        commands: list[NodeCommand] = []
+        for member in self.members.values():
+            if member.turn is Turn.RUNNING:
+                self._charge(member, at_s)
+            elif member.turn is Turn.PARKING and at_s >= member.ends_at_s:
+                commands.append(self._give_up(member, at_s))
+        chosen = self._chosen(at_s)
+        for member in self._in_order():
+            if member.job.job_id not in chosen:
+                commands += self._end(member, at_s)
+        for job_id in chosen:
+            commands += self._begin(self.members[job_id], at_s)
+        return commands
+
+    def wakes_at_s(self) -> float | None:
+        """When time alone changes something."""
+        due = [one.ends_at_s for one in self.members.values() if one.turn is Turn.PARKING]
+        if self._is_contended():
+            running = [one for one in self.members.values() if one.turn is Turn.RUNNING]
+            due += [one.ends_at_s for one in running]
+        return min(due, default=None)
+
+    def has_turn(self, gpu: str) -> int | None:
+        """Whose turn it is on a GPU."""
+        for job_id, member in self.members.items():
+            if member.turn is not Turn.WAITING and gpu in member.job.gpus:
+                return job_id
+        return None
+
+    def parts(self, gpu: str) -> dict[int, float]:
+        """What part of a GPU's time each job has, if nothing changes."""
+        there = [one for one in self.members.values() if gpu in one.job.gpus]
+        top = max((one.job.priority for one in there), default=0)
+        whole = sum(one.job.weight for one in there if one.job.priority == top)
+        return {
+            one.job.job_id: one.job.weight / whole if one.job.priority == top else 0.0
+            for one in there
+        }
+
+    # --- who --------------------------------------------------------------------------------------
+
+    def _chosen(self, at_s: float) -> list[int]:
+        """Who should have the GPUs now: no two on one of them."""
+        taken: set[str] = set()
+        chosen: list[int] = []
+        new_first = self._new_in_a_row < self.rules.feedback_in_a_row
+        ranked = sorted(
+            (one for one in self.members.values() if one.job.leads or one.called),
+            key=lambda one: self._rank(one, at_s, new_first=new_first),
+        )
+        for member in ranked:
+            if taken.isdisjoint(member.job.gpus):
+                taken.update(member.job.gpus)
+                chosen.append(member.job.job_id)
+        return chosen
+
+    def _rank(self, one: Member, at_s: float, *, new_first: bool) -> tuple[object, ...]:
+        """Called gangs, the ready, priority, the new, those within their turn, who had least."""
+        within = one.turn is Turn.RUNNING and at_s < one.ends_at_s
+        new = one.is_new and new_first
+        return (
+            one.job.leads,
+            not one.ready and one.turn is not Turn.RUNNING,
+            -one.job.priority,
+            not new,
+            not within,
+            one.since if new else one.had,
+            one.job.job_id,  # the number settles ties
+        )
+
+    def _is_contended(self) -> bool:
+        """Whether anybody waits for a GPU that another has."""
+        return any(one.turn is Turn.WAITING and one.ready for one in self.members.values())
+
+    def _in_order(self) -> list[Member]:
+        return sorted(self.members.values(), key=lambda one: one.job.job_id)
+
+    # --- turns ------------------------------------------------------------------------------------
+
+    def _end(self, member: Member, at_s: float) -> list[NodeCommand]:
+        job = member.job
+        if member.turn is Turn.RUNNING:
+            member.turn = Turn.PARKING
+            member.asked_at_s = at_s
+            member.ends_at_s = at_s + self.rules.park_wait_s
+        elif member.turn is Turn.PARKING or member.told_to_park:
+            return []
+        member.told_to_park = True
+        member.reason = self._why_waiting(member)
+        return [Park(job.job_id, member.reason, job.gang)]
+
+    def _begin(self, member: Member, at_s: float) -> list[NodeCommand]:
+        job = member.job
+        if member.turn is Turn.RUNNING:
+            if at_s >= member.ends_at_s:  # nobody else wants it
+                member.ends_at_s = self._turn_ends_s(member, at_s)
+            return []
+        if member.turn is Turn.PARKING:
+            return []
+        if self._is_taken(job.gpus, but=job.job_id):
+            return self._end(member, at_s)  # not before they have left
+        waited = any(one.ready and not one.is_new for one in self._waiting_for(job.gpus))
+        self._new_in_a_row = self._new_in_a_row + 1 if member.is_new and waited else 0
+        member.turn = Turn.RUNNING
+        member.charged_at_s = at_s
+        member.ends_at_s = self._turn_ends_s(member, at_s)
+        member.late_s = 0.0
+        member.reason = NodeReason.FIRST_MINIBATCHES if member.is_new else NodeReason.TURN
+        if not job.leads:
+            member.reason = NodeReason.GANG_CALLED
+        if not member.told_to_park:
+            return []  # it was never asked to wait
+        member.told_to_park = False
+        return [Unpark(job.job_id, member.reason, job.gang)]
+
+    def _give_up(self, member: Member, at_s: float) -> NodeCommand:
+        """It did not park in time: nobody can have its GPU, so it may go on, at its own cost."""
+        self._charge(member, at_s)
+        member.turn = Turn.RUNNING
+        member.told_to_park = False
+        member.reason = NodeReason.PARK_LATE
+        member.ends_at_s = self._turn_ends_s(member, at_s)
+        return Unpark(member.job.job_id, member.reason, member.job.gang)
+
+    def _turn_ends_s(self, member: Member, at_s: float) -> float:
+        turn_s = self.rules.turn_s
+        if any(len(one.job.gpus) > 1 or one.job.gang for one in self.members.values()):
+            if self._round_ends_s - at_s < min(self.rules.least_turn_s, turn_s / 2):
+                self._round_ends_s = at_s + turn_s
+            return self._round_ends_s
+        return at_s + max(turn_s - member.late_s, min(self.rules.least_turn_s, turn_s))
+
+    def _charge(self, member: Member, at_s: float) -> None:
+        member.served_s += max(0.0, at_s - member.charged_at_s)
+        member.charged_at_s = at_s
+        if member.is_new and at_s >= member.ends_at_s and member.turn is Turn.RUNNING:
+            member.is_new = False  # a turn's worth of coming first
+
+    def _had(self, member: Member, at_s: float) -> float:
+        if member.turn is not Turn.WAITING:
+            self._charge(member, at_s)
+        return member.had
+
+    def _is_taken(self, gpus: Iterable[str], *, but: int) -> bool:
+        wanted = set(gpus)
+        return any(
+            one.turn is not Turn.WAITING and not wanted.isdisjoint(one.job.gpus)
+            for job_id, one in self.members.items()
+            if job_id != but
+        )
+
+    def _waiting_for(self, gpus: Iterable[str]) -> list[Member]:
+        wanted = set(gpus)
+        return [
+            one
+            for one in self.members.values()
+            if one.turn is Turn.WAITING and not wanted.isdisjoint(one.job.gpus)
+        ]
+
+    def _why_waiting(self, member: Member) -> NodeReason:
+        for gpu in member.job.gpus:
+            other = self.has_turn(gpu)
+            if other is not None and self.members[other].job.priority > member.job.priority:
+                return NodeReason.HIGHER_PRIORITY
+        return NodeReason.WAITS_FOR_TURN
