@@ -15,6 +15,7 @@ from slipstream.cli.mode import mode
 from slipstream.cli.replay import replay
 from slipstream.cli.sandbox import sandbox
 from slipstream.cli.scheduler import scheduler
+from slipstream.cli.simulate import simulate
 from slipstream.cli.why import why
 
 
@@ -34,8 +35,12 @@ def main() -> None:
       slipstream jobs                          owners, guests, and why jobs wait
       slipstream why JOBID                     one job's reason and story
       slipstream estimate train.sh             what a job would be thought to need
+
+    \b
+    Before that:
+      slipstream simulate TRACE --compare      what each policy would make of a trace
     """
 
 
-for command in (estimate, gpus, history, jobs, mode, replay, sandbox, scheduler, why):
+for command in (estimate, gpus, history, jobs, mode, replay, sandbox, scheduler, simulate, why):
     main.add_command(command)

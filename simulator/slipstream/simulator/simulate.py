@@ -72,15 +72,13 @@ def run(setting: Setting, tell: Callable[[float], None] | None = None) -> Report
 
 
 def compare(
-    settings: Sequence[Setting], tell: Callable[[str], None] | None = None
-) -> Iterator[Report]:
+    settings: Sequence[Setting],
+) -> Iterator[tuple[Setting, Report]]:
     """All of them on all cores, each as it is done."""
     with ProcessPoolExecutor(max_workers=len(os.sched_getaffinity(0))) as pool:
-        for done in as_completed([pool.submit(run, setting) for setting in settings]):
-            found = done.result()
-            if tell:
-                tell(found.policy)
-            yield found
+        runs = {pool.submit(run, setting): setting for setting in settings}
+        for done in as_completed(runs):
+            yield runs[done], done.result()
 
 
 def shares(trace: Sequence[traces.TraceJob]) -> Mapping[str, float]:

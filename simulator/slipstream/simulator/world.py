@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from slipstream.core.cluster.asks import Place
     from slipstream.core.cluster.commands import ClusterCommand
-    from slipstream.simulator.guarding import Guarding
+    from slipstream.simulator.guarding import NodeGuard
     from slipstream.simulator.measured import Measured
     from slipstream.simulator.shape import Shape
     from slipstream.simulator.workload import Workload
@@ -71,7 +71,7 @@ class World:
 
     shape: Shape
     measured: Measured
-    guarding: Guarding
+    guarding: NodeGuard
     costs: Costs = field(default_factory=Costs)
     guarded: frozenset[JobClass] = frozenset()
     """The classes whose owners the nodes guard from their guests."""

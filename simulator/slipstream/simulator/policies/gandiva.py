@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from slipstream.core.cluster.events import ClusterEvent
 
 _MOST_HEIGHT: Final = 4
+_MOST_TRIED: Final = 100
 _HOUR_S: Final = 3600.0
 
 
@@ -82,13 +83,18 @@ class Gandiva:
         return None
 
     def _starts(self) -> Iterator[ClusterCommand]:
-        while self._queue:
-            gpus = self._gpus(self._queue[0])
+        refused: set[int] = set()
+        waiting: deque[Job] = deque()
+        for tried, job in enumerate(self._queue):
+            skipped = tried >= _MOST_TRIED or job.ask.gpus in refused
+            gpus = None if skipped else self._gpus(job)
             if gpus is None:
-                return
-            job = self._queue.popleft()
+                refused.add(job.ask.gpus)
+                waiting.append(job)
+                continue
             self._sit(job, gpus, self._own_turn(gpus))
             yield Start(job.ask.ref, self._named(gpus), Role.OWNER, job.turn)
+        self._queue = waiting
 
     def _gpus(self, job: Job) -> tuple[int, ...] | None:
         """Same affinity, none yet, any free GPUs even scattered, then over-subscribed nodes."""
@@ -102,7 +108,7 @@ class Gandiva:
             found: list[int] = []
             for strange, _, at in nodes:
                 low = [gpu for gpu in self._nodes[at] if len(self._on[gpu]) <= most]
-                if len(low) >= each and not (strange and most):
+                if len(low) >= each and not (strange and most == 1):
                     found += sorted(low, key=lambda gpu: (len(self._on[gpu]), gpu))[:each]
                 if len(found) >= count:
                     return tuple(found[:count])

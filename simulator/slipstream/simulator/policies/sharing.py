@@ -256,7 +256,10 @@ class AntMan(Sharing):
                 gpu
                 for gpu in node
                 if len(self.on[gpu]) < 2  # noqa: PLR2004 (a pair)
-                and all(other.role is Role.GUEST for other in self.on[gpu])
+                and all(
+                    other.role is Role.GUEST and other.memory_mib + job.memory_mib <= self.memory_mib
+                    for other in self.on[gpu]
+                )
             ]
             if len(found) >= job.ask.gpus:
                 return tuple(found[: job.ask.gpus])
