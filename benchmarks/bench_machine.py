@@ -97,10 +97,8 @@ class Cluster:
 
     def end_one(self) -> None:
         """Some running job ends: the one that has been on its GPUs for longest, or a young one."""
-        if self._rng.random() < 0.5:  # noqa: PLR2004 (a coin)
-            ref = next(iter(self.seated))
-        else:
-            ref = next(reversed(self.seated))
+        oldest = self._rng.random() < 0.5  # noqa: PLR2004 (a coin)
+        ref = next(iter(self.seated) if oldest else reversed(self.seated))
         del self.seated[ref]
         self.tell(JobLeft(self.now_s, ref))
 
@@ -111,14 +109,19 @@ class Cluster:
             self.now_s += 1.0
             self.end_one()
             self.submit()
-            while self._due and self._due[0][0] <= self.now_s:
-                _, _, ref = heapq.heappop(self._due)
-                if ref in self.seated:
-                    use = float(self._rng.uniform(10, 95))
-                    self.tell(JobProfiled(self.now_s, ref, use, 5_000))
+            self.profile(self.now_s)
             wake_s = self.brain.wakes_at_s()
             if wake_s is not None and wake_s <= self.now_s:
                 self.tell(TimerFired(self.now_s))
+
+    def profile(self, until_s: float) -> None:
+        """Measurements that are due by then."""
+        self.now_s = until_s
+        while self._due and self._due[0][0] <= until_s:
+            _, _, ref = heapq.heappop(self._due)
+            if ref in self.seated:
+                use = float(self._rng.uniform(10, 95))
+                self.tell(JobProfiled(until_s, ref, use, 5_000))
 
     def _done(self, command: ClusterCommand) -> None:
         if isinstance(command, Park):
@@ -153,6 +156,7 @@ def measured(gpus: int, queue: int) -> dict[str, float]:
     while len(cluster.brain.queues) < queue:
         cluster.now_s += 0.01
         cluster.submit()
+    cluster.profile(cluster.now_s + 2 * PROFILE_S)  # all that were started to fill it
     filled, cluster.cpu_s, cluster.commands = cluster.events, 0.0, 0
     cluster.live(EVENTS)
     events = cluster.events - filled

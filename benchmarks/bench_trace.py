@@ -86,14 +86,14 @@ def _figures(reports: Mapping[str, Report]) -> dict[str, Any]:
 
 
 def _tell(setting: Setting, one: Report) -> None:
-    print(
-        f"{setting.load_pct:.0f} % {one.policy}: mean {one.completion_mean_s:,.0f} s, "
-        f"p99 {one.completion_p99_s:,.0f} s, first 100 mini-batches "
-        f"{one.first_minibatches_mean_s:,.0f} s, owners slowed {one.owner_slowdown_mean_pct:.2f} %, "
+    parts = (
+        f"{setting.load_pct:.0f} % {one.policy}: mean {one.completion_mean_s:,.0f} s",
+        f"p99 {one.completion_p99_s:,.0f} s",
+        f"first 100 mini-batches {one.first_minibatches_mean_s:,.0f} s",
+        f"owners slowed {one.owner_slowdown_mean_pct:.2f} %",
         f"{one.moves} moves, {one.parks} parks, {one.cpu_s:.0f} s of a core",
-        file=sys.stderr,
-        flush=True,
     )
+    print(", ".join(parts), file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Virtual time: events go to a policy, its commands to the world; what does not change is skipped."""
+"""Virtual time: events go to a policy, its commands to the world; the rest is skipped."""
 
 from __future__ import annotations
 

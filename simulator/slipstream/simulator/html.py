@@ -98,7 +98,10 @@ def _plots(reports: Sequence[Report]) -> str:
         curve.legend(fontsize=8)
         for one in reports:
             tenants.plot(
-                list(one.tenant_slowdown), list(one.tenant_slowdown.values()), "o-", label=one.policy
+                list(one.tenant_slowdown),
+                list(one.tenant_slowdown.values()),
+                "o-",
+                label=one.policy,
             )
         tenants.set_yscale("log")
         tenants.tick_params(axis="x", rotation=45)

@@ -27,6 +27,8 @@ GPU_MIB: Final = 16_384
 LEAST_USE_PCT: Final = 10.0
 MOST_USE_PCT: Final = 95.0
 _ALONE: Final = "null"
+_ONE_NODE: Final = 1
+_TWO_NODES: Final = 2
 _MEMORY_ROUNDS: Final = 200
 _MEMORY_START: Final = 0.35
 _MEMORY_PUSH: Final = 0.01
@@ -140,8 +142,8 @@ def _spread(files: Sequence[Path]) -> float:
                 of = times.setdefault((replicas, row["local_bsz"]), {})
                 of.setdefault(len(row["placement"]), []).append(float(row["step_time"]))
         ratios += [
-            statistics.fmean(of[1]) / statistics.fmean(of[2])
+            statistics.fmean(of[_ONE_NODE]) / statistics.fmean(of[_TWO_NODES])
             for of in times.values()
-            if 1 in of and 2 in of
+            if _ONE_NODE in of and _TWO_NODES in of
         ]
     return statistics.fmean(ratios)

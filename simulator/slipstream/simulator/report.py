@@ -55,7 +55,7 @@ class Report:
         return {"v": 1, **dataclasses.asdict(self)}
 
 
-def of(  # noqa: PLR0913 (what cannot be read from the world)
+def of(
     world: World,
     policy: str,
     *,

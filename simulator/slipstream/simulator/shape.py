@@ -47,7 +47,7 @@ class Shape:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Costs:
-    """Seconds of its own progress that a job loses. See docs/simulator.md for where they are from."""
+    """Seconds of its own progress that a job loses; docs/simulator.md says where from."""
 
     unpark_s: float = 1.0
     """To be parked and come back on the same GPUs (bench park; Gandiva: 0.1 to 1 s)."""
@@ -63,6 +63,4 @@ def sized(trace: Sequence[TraceJob], load_pct: float, gpus_per_node: int = 8) ->
     work = sum(job.gpus * job.run_s for job in trace)
     gpus = work / max(span_s, 1.0) * 100.0 / load_pct
     widest = max(job.gpus for job in trace)
-    return Shape(
-        nodes=math.ceil(max(gpus, widest) / gpus_per_node), gpus_per_node=gpus_per_node
-    )
+    return Shape(nodes=math.ceil(max(gpus, widest) / gpus_per_node), gpus_per_node=gpus_per_node)

@@ -6,11 +6,10 @@ from __future__ import annotations
 import os
 import time
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from slipstream.core.cluster.rules import Rule
 from slipstream.simulator import measured, policies, report, traces, workload
 from slipstream.simulator.engine import Engine
 from slipstream.simulator.guarding import NodeGuard
@@ -20,6 +19,7 @@ from slipstream.simulator.world import World
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
+    from slipstream.core.cluster.rules import Rule
     from slipstream.simulator.report import Report
 
 PHILLY = Path("philly/philly-2017-09-to-11.csv")
@@ -39,7 +39,7 @@ class Setting:
     """Sizes the cluster if `nodes` is None."""
     gpus_per_node: int = 8
     seed: int = 1
-    mix: workload.Mix = workload.Mix()
+    mix: workload.Mix = field(default_factory=workload.Mix)
     without: tuple[Rule, ...] = ()
 
 

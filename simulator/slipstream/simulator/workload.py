@@ -73,7 +73,11 @@ def made(
 
 
 def _one(
-    job: TraceJob, measured: Measured, kind: int, job_class: JobClass, off: np.ndarray[int, np.dtype[np.float64]]
+    job: TraceJob,
+    measured: Measured,
+    kind: int,
+    job_class: JobClass,
+    off: np.ndarray[int, np.dtype[np.float64]],
 ) -> Workload:
     of = measured.kinds[kind]
     ask = Ask(

@@ -139,9 +139,11 @@ class World:
 
     def pairs(self, gpus: Iterable[int]) -> list[tuple[Run, Run]]:
         """Who is together on these GPUs, two and two."""
-        return [(ours[0], other) for gpu in gpus if (ours := self.residents[gpu]) for other in ours[1:]]
+        return [
+            (ours[0], other) for gpu in gpus if (ours := self.residents[gpu]) for other in ours[1:]
+        ]
 
-    def _do(self, command: ClusterCommand, run: Run) -> set[int]:  # noqa: C901 (a table)
+    def _do(self, command: ClusterCommand, run: Run) -> set[int]:
         match command:
             case Start():
                 if run.started_at_s is not None:
@@ -184,7 +186,10 @@ class World:
             self.busy_gpus += not ours
             ours.append(run)
             together = [one for one in ours if one.turn == run.turn]
-            if sum(one.job.memory_mib for one in together) > self.shape.gpu_mib and len(together) > 1:
+            if (
+                sum(one.job.memory_mib for one in together) > self.shape.gpu_mib
+                and len(together) > 1
+            ):
                 run.turn = 1 + max(one.turn for one in ours)  # it does not fit: they alternate
         return set(gpus)
 

@@ -1,18 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The cluster's decisions: told what happened, it says who starts, parks, moves. `handle` is the door.
+"""The cluster's decisions: told what happened, it says who starts, parks and moves.
 
-No clock, no I/O, no random state. After an event only the nodes it touched are looked at again: who
-could not sit elsewhere before cannot now.
+`handle` is the only door; no clock, no I/O, no random state. After an event only the nodes it
+touched are looked at again: who could not sit elsewhere before cannot now.
 """
 
 from __future__ import annotations
 
 import heapq
+from itertools import islice
 from typing import TYPE_CHECKING, assert_never
 
 from slipstream.core.classes import JobClass, Role
 from slipstream.core.cluster import events
-from slipstream.core.cluster.commands import Downgrade, Move, Park, Start, Unpark, Upgrade
+from slipstream.core.cluster.commands import (
+    Downgrade,
+    Move,
+    Park,
+    Resize,
+    Start,
+    Unpark,
+    Upgrade,
+)
+from slipstream.core.cluster.elastic import Elastic
 from slipstream.core.cluster.ground import Ground
 from slipstream.core.cluster.jobs import Job, Standing
 from slipstream.core.cluster.moves import Mover
@@ -24,7 +34,7 @@ from slipstream.core.cluster.tenants import Tenants
 from slipstream.core.reasons import Reason
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from slipstream.core.cluster.commands import ClusterCommand
     from slipstream.core.cluster.events import ClusterEvent
@@ -34,6 +44,8 @@ _GUARANTEED = -1
 _HEADS = 2
 """Of each tenant, how many are tried where the first does not fit."""
 _MOST_TRIED = 6
+_MOST_SENT_ON = 4
+"""Of those who left their seats for others, how many look for another one at once."""
 
 
 class Brain:
@@ -48,17 +60,19 @@ class Brain:
         self.book = PairBook(self.rules.pair_memory_s)
         self.seating = Seating(self.ground, self.book, self.rules)
         self._mover = Mover(self)
+        self._elastic = Elastic(self)
         self._due: list[tuple[float, int, int]] = []
         self._by_number: dict[int, Job] = {}
         self._came = 0
         self.now_s = 0.0
         self._commands: list[ClusterCommand] = []
         self._touched: set[int] = set()
+        self._parked: list[Job] = []
 
-    def handle(self, event: ClusterEvent) -> list[ClusterCommand]:  # noqa: C901 (a table)
+    def handle(self, event: ClusterEvent) -> list[ClusterCommand]:
         """Take in what happened and say what to do."""
         self.now_s = event.at_s
-        self._commands, self._touched = [], set()
+        self._commands, self._touched, self._parked = [], set(), []
         match event:
             case events.NodeCame():
                 self._touched.add(self.ground.add(event))
@@ -81,7 +95,9 @@ class Brain:
                 assert_never(event)
         if self._touched:
             self._refill()
+            self._send_on()
             self._mover.after(self._touched)
+        self._elastic.after()
         return self._commands
 
     def wakes_at_s(self) -> float | None:
@@ -90,9 +106,11 @@ class Brain:
             _, number, version = self._due[0]
             job = self._by_number.get(number)
             if job is not None and job.version == version:
-                return self._due[0][0]
+                break
             heapq.heappop(self._due)
-        return None
+        due_s = self._due[0][0] if self._due else None
+        grow_s = self._elastic.due_s
+        return due_s if grow_s is None else grow_s if due_s is None else min(due_s, grow_s)
 
     # --- what happened --------------------------------------------------------------------------
 
@@ -125,8 +143,7 @@ class Brain:
         else:
             self.queues.remove(job)
         del self._by_number[job.number]
-        self.ground.release(job.number)
-        self._mover.forget(job)
+        self._touched.update(self.ground.release(job.number))
 
     def _profiled(self, event: events.JobProfiled) -> None:
         job = self.jobs.get(event.ref)
@@ -177,7 +194,7 @@ class Brain:
                 self._demote(job)
             else:
                 self._lift(job)
-        self._mover.woken()
+        self._elastic.woken()
 
     def _demote(self, job: Job) -> None:
         self._accrue(job)
@@ -201,13 +218,22 @@ class Brain:
         """Give a waiting job the best seat there is."""
         reason = self._forbidden(job)
         if reason is None:
-            seat = self.seating.anywhere(job, self.now_s) or self._mover.room_for(job)
+            seat = self.seating.anywhere(job, self.now_s)
+            if seat is None and self._elastic.shrink():
+                seat = self.seating.anywhere(job, self.now_s)
+            seat = seat or self._mover.room_for(job)
             if seat is not None:
                 self._sit(job, seat)
                 return True
             reason = self._reserve(job)
         job.reason = reason
         return False
+
+    def _send_on(self) -> None:
+        """Who has just left its seat for another may find one elsewhere."""
+        for job in self._parked[:_MOST_SENT_ON]:
+            if job.standing is Standing.PARKED:
+                self._try(job)
 
     def _forbidden(self, job: Job) -> Reason | None:
         if job.is_guaranteed and self.rules.has(Rule.QUOTAS) and not self.tenants.may_own(job):
@@ -223,7 +249,7 @@ class Brain:
             return Reason.WAITS_FOR_TURN if job.standing is Standing.PARKED else Reason.NO_FREE_GPU
         if not self.rules.has(Rule.RESERVATIONS):
             return Reason.NO_FREE_GPU
-        if job.number in self.ground.reserved.values():
+        if self.ground.kept_for(job.number):
             return Reason.RESERVING
         largest = max(1, self.ground.largest)
         count = -(-job.ask.gpus // largest)
@@ -245,12 +271,9 @@ class Brain:
                 while size not in full and not self._seat_one(level, size, had):
                     full.add(size)
 
-    def _seat_one(self, level: int, size: int, had: object) -> bool:
+    def _seat_one(self, level: int, size: int, had: Callable[[str], float] | None) -> bool:
         """One job of this level and size; whether there was one that could be seated."""
-        heads = self.queues.heads(level, size, had, _HEADS)  # type: ignore[arg-type]
-        for tried, job in enumerate(heads):
-            if tried >= _MOST_TRIED:
-                break
+        for job in islice(self.queues.heads(level, size, had, _HEADS), _MOST_TRIED):
             seat = self._seat_for(job)
             if seat is not None:
                 self._sit(job, seat)
@@ -258,14 +281,14 @@ class Brain:
         return False
 
     def _seat_for(self, job: Job) -> Seat | None:
-        job_reason = self._forbidden(job)
-        if job_reason is not None:
-            job.reason = job_reason
+        forbidden = self._forbidden(job)
+        if forbidden is not None:
+            job.reason = forbidden
             return None
-        kept = [node for node, number in self.ground.reserved.items() if number == job.number]
-        if kept:
-            return self.seating.on_nodes(job, kept, self.now_s) if self._touched & {*kept} else None
-        if job.ask.gpus > self.ground.largest:
+        kept = self.ground.kept_for(job.number)
+        if kept:  # on other nodes than those touched, too: it may have waited for its quota
+            return self.seating.on_nodes(job, kept, self.now_s)
+        if job.ask.gpus > self.ground.largest or job.reason is Reason.OVER_QUOTA:
             return self.seating.anywhere(job, self.now_s)
         for node in sorted(self._touched):
             seat = self.seating.on_node(job, node, self.now_s)
@@ -283,7 +306,7 @@ class Brain:
         for other in seat.leaving:
             self.park(other)
         self.queues.remove(job)
-        self.ground.release(job.number)
+        self._touched.update(self.ground.release(job.number))
         self.settle(job, seat.gpus)
 
     def settle(self, job: Job, gpus: tuple[int, ...]) -> None:
@@ -303,6 +326,7 @@ class Brain:
         for gpu in gpus:
             self.ground.on[gpu].append(job)
         self.tenants.sat(job, self.now_s)
+        self._elastic.sat(job)
         self._set_timer(job)
         self._recount(gpus)
 
@@ -321,6 +345,7 @@ class Brain:
         job.left_gpus = job.gpus
         self._stand(job)
         job.standing, job.reason = Standing.PARKED, Reason.WAITS_FOR_TURN
+        self._parked.append(job)
         self._wait(job)
 
     def relocate(self, job: Job, gpus: tuple[int, ...]) -> None:
@@ -329,11 +354,27 @@ class Brain:
         job.standing, job.left_gpus = Standing.PARKED, ()
         self.settle(job, gpus)
 
+    def resize(self, job: Job, gpus: tuple[int, ...]) -> None:
+        """Let an elastic job go on with other GPUs, some of them its own."""
+        before = job.gpus
+        self._accrue(job)
+        self.tenants.stood(job, self.now_s)
+        for gpu in before:
+            self.ground.on[gpu].remove(job)
+        for gpu in gpus:
+            self.ground.on[gpu].append(job)
+        job.gpus = gpus
+        self.tenants.sat(job, self.now_s)
+        self._set_timer(job)
+        self._commands.append(Resize(job.ref, tuple(self.ground.places[gpu] for gpu in gpus)))
+        self._recount({*before, *gpus})
+
     def _stand(self, job: Job) -> None:
         """A job leaves its GPUs; whoever it leaves alone may be the owner now."""
         self._accrue(job)
         gpus = job.gpus
         self.tenants.stood(job, self.now_s)
+        self._elastic.stood(job)
         for gpu in gpus:
             self.ground.on[gpu].remove(job)
         job.gpus, job.standing = (), Standing.WAITING

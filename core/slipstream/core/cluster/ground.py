@@ -42,6 +42,7 @@ class Ground:
         """Nodes that are drained."""
         self.reserved: dict[int, int] = {}
         """Nodes kept for a guaranteed gang, by the number of that job."""
+        self._kept: dict[int, tuple[int, ...]] = {}
         self.free = Buckets(8)
         """Nodes by free GPUs."""
         self.roomy = Buckets(8)
@@ -90,60 +91,38 @@ class Ground:
 
     def reserve(self, nodes: Iterable[int], number: int) -> None:
         """Keep nodes from other guaranteed jobs."""
-        for node in nodes:
+        self._kept[number] = tuple(nodes)
+        for node in self._kept[number]:
             self.reserved[node] = number
             self.count(node)
 
-    def release(self, number: int) -> None:
-        """A reservation is over."""
-        for node in [node for node, of in self.reserved.items() if of == number]:
+    def kept_for(self, number: int) -> tuple[int, ...]:
+        """The nodes reserved for a job."""
+        return self._kept.get(number, ())
+
+    def release(self, number: int) -> tuple[int, ...]:
+        """A reservation is over; the nodes it was for."""
+        nodes = self._kept.pop(number, ())
+        for node in nodes:
             del self.reserved[node]
             self.count(node)
+        return nodes
 
     def count(self, node: int) -> None:
         """Count a node anew: somebody came, left, or is another than he was thought to be."""
         if node in self.closed:
-            for buckets in (self.free, self.roomy, self.unowned, *self.takeable):
-                buckets.drop(node)
-            for gpu in self.gpus_of[node]:
-                self.quiet.drop(gpu)
-                self.full.drop(gpu)
+            self._uncount(node)
             return
         free = roomy = unowned = 0
-        at_worst = [0] * (self.empty + 1)
-        most = self._rules.most_on_gpu
+        at_worst = [0] * (self.empty + 2)  # the last is for where nobody can be asked
         for gpu in self.gpus_of[node]:
             ours = self.on[gpu]
-            if not ours:
-                free += 1
-                worst = self.empty
-                unowned += 1
-                self.quiet.drop(gpu)
-                self.full.drop(gpu)
-            else:
-                worst = NOBODY
-                owned = False
-                load = 0.0
-                for job in ours:
-                    load += job.use_pct
-                    if job.guards:
-                        owned = True
-                    elif job.level > worst:
-                        worst = job.level
-                unowned += not owned
-                if len(ours) > 1:
-                    self.full.put(gpu, int(load / _LOAD_STEP_PCT))
-                else:
-                    self.full.drop(gpu)
-                if len(ours) < most:
-                    roomy += 1
-                    self.quiet.put(gpu, int(load / _LOAD_STEP_PCT))
-                else:
-                    self.quiet.drop(gpu)
-            self.worst[gpu] = worst
-            at_worst[worst] += worst >= 0
+            free += not ours
+            roomy += len(ours) < self._rules.most_on_gpu
+            unowned += not any(job.guards for job in ours)
+            at_worst[self._weigh(gpu, ours)] += 1
         self.free.put(node, free)
-        self.roomy.put(node, roomy + free)
+        self.roomy.put(node, roomy)
         if node in self.reserved:
             self.unowned.drop(node)
         else:
@@ -152,3 +131,29 @@ class Ground:
         for level in range(self.empty - 1, -1, -1):
             self.takeable[level].put(node, below)
             below += at_worst[level]
+
+    def _weigh(self, gpu: int, ours: list[Job]) -> int:
+        """Keep what is used of one GPU; the level of whoever leaves it first."""
+        if not ours:
+            self.quiet.drop(gpu)
+            self.full.drop(gpu)
+            worst = self.empty
+        else:
+            tenths = int(sum(job.use_pct for job in ours) / _LOAD_STEP_PCT)
+            buckets, others = self.quiet, self.full
+            if len(ours) > 1:
+                buckets, others = others, buckets
+            others.drop(gpu)
+            buckets.put(gpu, tenths)
+            if 1 < len(ours) < self._rules.most_on_gpu:
+                self.quiet.put(gpu, tenths)
+            worst = max((NOBODY if job.guards else job.level for job in ours), default=NOBODY)
+        self.worst[gpu] = worst
+        return worst
+
+    def _uncount(self, node: int) -> None:
+        for buckets in (self.free, self.roomy, self.unowned, *self.takeable):
+            buckets.drop(node)
+        for gpu in self.gpus_of[node]:
+            self.quiet.drop(gpu)
+            self.full.drop(gpu)

@@ -11,13 +11,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from slipstream.core.cluster.rules import Rule
-from slipstream.core.cluster.seating import Seat
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
     from slipstream.core.cluster.brain import Brain
     from slipstream.core.cluster.jobs import Job
+    from slipstream.core.cluster.seating import Seat
 
 _EACH: Final = 2
 
@@ -27,12 +27,6 @@ class Mover:
 
     def __init__(self, brain: Brain) -> None:
         self._brain = brain
-
-    def forget(self, job: Job) -> None:
-        """A job is gone."""
-
-    def woken(self) -> None:
-        """Time has passed."""
 
     def after(self, touched: Collection[int]) -> None:
         """After an event: fill the holes that nobody waits for."""
@@ -61,7 +55,9 @@ class Mover:
         brain = self._brain
         if not brain.rules.has(Rule.MOVES):
             return
-        there = {job.number: job for gpu in brain.ground.gpus_of[node] for job in brain.ground.on[gpu]}
+        there = {
+            job.number: job for gpu in brain.ground.gpus_of[node] for job in brain.ground.on[gpu]
+        }
         for job in list(there.values()):
             if job.ask.restorable:
                 self._move(job, self._free_for(job, {node}))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who waits: by level, number of GPUs and tenant, so that whoever fits is found without a search."""
+"""Who waits, by level, number of GPUs and tenant: whoever fits is found without a search."""
 
 from __future__ import annotations
 

@@ -8,18 +8,21 @@ free GPUs first, then seats beside others, then seats of those that come after i
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from slipstream.core.cluster.jobs import Standing
 from slipstream.core.cluster.rules import Rule
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
     from slipstream.core.cluster.ground import Ground
     from slipstream.core.cluster.jobs import Job
     from slipstream.core.cluster.pairs import PairBook
     from slipstream.core.cluster.rules import ClusterRules
+
+    Finder = Callable[[Job, int], Iterator[int]]
 
 _EACH: Final = 3
 """Of equally good nodes or GPUs, how many are looked at: an answer in time beats the last bit."""
@@ -133,10 +136,8 @@ class Seating:
             return
         seen: set[int] = set()
         tenths = int((self._rules.most_use_pct - job.use_pct) / 10.0)
-        looked = 0
-        for gpu in ground.quiet.upwards(0, _EACH):
-            looked += 1
-            if looked > _MOST_QUIET or (ground.quiet.number(gpu) or 0) > tenths:
+        for gpu in islice(ground.quiet.upwards(0, _EACH), _MOST_QUIET):
+            if (ground.quiet.number(gpu) or 0) > tenths:
                 return
             node = ground.node_of[gpu]
             if node not in seen:
@@ -153,7 +154,7 @@ class Seating:
         del job
         yield from self._ground.unowned.upwards(count, 2 * _EACH)
 
-    def _on_parts(self, job: Job, at_s: float, find: object) -> Seat | None:
+    def _on_parts(self, job: Job, at_s: float, find: Finder) -> Seat | None:
         """As few nodes as it can be on: whole ones, and one for the rest."""
         largest = max(1, self._ground.largest)
         whole, rest = divmod(job.ask.gpus, largest)
@@ -161,7 +162,7 @@ class Seating:
         leaving: list[Job] = []
         shut: set[int] = set()
         for count in [largest] * whole + [rest] * (rest > 0):
-            seat = self._best(job, count, find(job, count), shut, at_s)  # type: ignore[operator]
+            seat = self._best(job, count, find(job, count), shut, at_s)
             if seat is None:
                 return None
             gpus += seat.gpus

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whose turn it is among tenants: quotas of GPUs, what was used of them, and what that is worth now."""
+"""Tenants: their quotas of GPUs, and what they used of them, which fades."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from slipstream.core.cluster.jobs import Job
 
 _LEAST_PART: Final = 0.1
-"""Of the smallest share: what somebody without any counts as having, so that he waits, not for ever."""
+"""Of the smallest share: what one without any counts as having, so as not to wait for ever."""
 
 
 @dataclass(slots=True)
@@ -48,12 +48,15 @@ class Tenants:
 
     def quota(self, name: str) -> int:
         """GPUs its guaranteed jobs may own."""
-        if not self.shares:
-            return self.gpus
-        return int(self.gpus * self.shares.get(name, 0.0) / sum(self.shares.values()))
+        return int(self.gpus * self.shares.get(name, 0.0) / max(1e-9, sum(self.shares.values())))
 
     def may_own(self, job: Job) -> bool:
-        """Whether its quota has room; one job at a time may be larger than the quota itself."""
+        """Whether its quota has room; one job at a time may be larger than the quota itself.
+
+        Where nobody has a share, nobody has a quota.
+        """
+        if not self.shares:
+            return True
         charged = self.of(job.ask.tenant).charged
         return charged + job.ask.gpus <= self.quota(job.ask.tenant) or charged == 0
 

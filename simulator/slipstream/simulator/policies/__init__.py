@@ -14,7 +14,7 @@ from slipstream.simulator.policies.queueing import Backfill, FairSharing, Fifo
 from slipstream.simulator.policies.sharing import AntMan, Liquid
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from slipstream.core.cluster.rules import Rule
     from slipstream.simulator.engine import Policy
@@ -50,24 +50,19 @@ def made(
     without: Collection[Rule] = (),
 ) -> Policy:
     """A policy that has seen nothing yet."""
-    match name:
-        case "fifo":
-            return Fifo()
-        case "backfill":
-            return Backfill()
-        case "fair-sharing":
-            return FairSharing(shares)
-        case "tiresias":
-            return Tiresias()
-        case "gandiva":
-            return Gandiva()
-        case "antman":
-            return AntMan(shares)
-        case "liquid":
-            return Liquid()
-        case "srtf-oracle":
-            return SrtfOracle({job.ask.ref: job.run_s for job in jobs})
-        case "slipstream":
-            rules = ClusterRules(shares=tuple(sorted(shares.items())), without=frozenset(without))
-            return Brain(rules)
-    raise ValueError(f"unknown policy {name!r}; known: {', '.join(NAMES)}")
+    makers: dict[str, Callable[[], Policy]] = {
+        "fifo": Fifo,
+        "backfill": Backfill,
+        "fair-sharing": lambda: FairSharing(shares),
+        "tiresias": Tiresias,
+        "gandiva": Gandiva,
+        "antman": lambda: AntMan(shares),
+        "liquid": Liquid,
+        ORACLE: lambda: SrtfOracle({job.ask.ref: job.run_s for job in jobs}),
+        OURS: lambda: Brain(
+            ClusterRules(shares=tuple(sorted(shares.items())), without=frozenset(without))
+        ),
+    }
+    if name not in makers:
+        raise ValueError(f"unknown policy {name!r}; known: {', '.join(NAMES)}")
+    return makers[name]()

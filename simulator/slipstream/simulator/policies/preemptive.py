@@ -104,9 +104,8 @@ class Preemptive:
                 break
         wanted = {job.ask.ref for job in best}
         commands: list[ClusterCommand] = []
-        parked = {}
         for ref in [ref for ref in self.running if ref not in wanted]:
-            job = parked[ref] = self.running[ref]
+            job = self.running[ref]
             self._stop(job)
             self.stopped(job)
             commands.append(Park(ref))
@@ -130,13 +129,9 @@ class Preemptive:
 
     def _make_room(self, count: int) -> Iterator[ClusterCommand]:
         """Empty the nodes that are nearly empty, into the holes of others."""
-        most = max(len(free) for free in self.pool.free)
         per_node = self.pool.total // len(self.pool.free)
-        del most
         needed = min(count, per_node)
-        nodes = sorted(
-            range(len(self.pool.free)), key=lambda at: (-len(self.pool.free[at]), at)
-        )
+        nodes = sorted(range(len(self.pool.free)), key=lambda at: (-len(self.pool.free[at]), at))
         wanted = -(-count // per_node)
         here = [at for at in nodes if len(self.pool.free[at]) < needed][:wanted]
         ready = [at for at in nodes if len(self.pool.free[at]) >= needed][:wanted]
@@ -145,9 +140,7 @@ class Preemptive:
 
     def _empty(self, node: int, needed: int, shut: set[int]) -> Iterator[ClusterCommand]:
         there = {
-            id(job): job
-            for job in self.running.values()
-            if self.pool.node_of(job.gpus[0]) == node
+            id(job): job for job in self.running.values() if self.pool.node_of(job.gpus[0]) == node
         }
         for job in sorted(there.values(), key=lambda one: (one.ask.gpus, one.ask.ref)):
             if len(self.pool.free[node]) >= needed:

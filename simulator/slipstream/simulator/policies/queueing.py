@@ -133,11 +133,13 @@ class Backfill(Fifo):
 
     def _promise(self, count: int) -> tuple[frozenset[int], float]:
         """The nodes that are free for so many GPUs first, and when."""
-        per_node = max(len(free) + len(self._ends.get(at, ())) for at, free in enumerate(self.pool.free))
+        per_node = max(
+            len(free) + len(self._ends.get(at, ())) for at, free in enumerate(self.pool.free)
+        )
         each = min(count, per_node)
-        when = sorted(
-            (self._free_at_s(at, each), at) for at in range(len(self.pool.free))
-        )[: -(-count // per_node)]
+        when = sorted((self._free_at_s(at, each), at) for at in range(len(self.pool.free)))[
+            : -(-count // per_node)
+        ]
         return frozenset(at for _, at in when), when[-1][0]
 
     def _free_at_s(self, node: int, count: int) -> float:
@@ -171,7 +173,9 @@ class FairSharing(Fifo):
     def starts(self) -> list[ClusterCommand]:
         found: list[ClusterCommand] = []
         passed: set[str] = set()
-        while waiting := [name for name, jobs in self._queues.items() if jobs and name not in passed]:
+        while waiting := [
+            name for name, jobs in self._queues.items() if jobs and name not in passed
+        ]:
             name = min(waiting, key=lambda one: (self._holding(one), one))
             gpus = self.pool.find(self._queues[name][0].gpus)
             if gpus is None:

@@ -51,6 +51,9 @@ class Sharing:
         self.nodes: list[list[int]] = []
         self.memory_mib = 0
         self.now_s = 0.0
+        self.refused: set[int] = set()
+        """Numbers of GPUs that were not found; until somebody leaves they will not be."""
+        self.freed: tuple[int, ...] = ()
 
     def handle(self, event: ClusterEvent) -> list[ClusterCommand]:
         """Take in what happened and start who can start."""
@@ -69,6 +72,8 @@ class Sharing:
             case JobLeft():
                 job = self.jobs.pop(event.ref)
                 self.left(job)
+                self.refused.clear()
+                self.freed = job.gpus
                 for gpu in job.gpus:
                     self.on[gpu].remove(job)
                     if not self.on[gpu]:
@@ -150,13 +155,12 @@ class Liquid(Sharing):
 
     def starts(self) -> Iterator[ClusterCommand]:
         started: set[str] = set()
-        refused: set[int] = set()
         for job in islice(self._queue, _MOST_TRIED):
-            if job.ask.gpus in refused:
+            if job.ask.gpus in self.refused:
                 continue
             gpus = self.pool.find(job.ask.gpus) or self.beside(job, _ALL_PCT, adds=True)
             if gpus is None:
-                refused.add(job.ask.gpus)
+                self.refused.add(job.ask.gpus)
                 continue
             started.add(job.ask.ref)
             yield self.sit(job, gpus, Role.OWNER)
@@ -217,23 +221,24 @@ class AntMan(Sharing):
             queue.popleft()
 
     def _ride(self) -> Iterator[ClusterCommand]:
-        refused: set[int] = set()
         waiting: deque[Job] = deque()
         for tried, job in enumerate(self._guests):
             if job.gpus:
                 continue
-            fits = tried < _MOST_TRIED and job.ask.gpus not in refused
+            fits = tried < _MOST_TRIED and job.ask.gpus not in self.refused
             gpus = self.beside(job, _GUEST_BELOW_PCT, adds=False) if fits else None
             if gpus is None:
-                refused.add(job.ask.gpus)
+                self.refused.add(job.ask.gpus)
                 waiting.append(job)
             else:
                 yield self.sit(job, gpus, Role.GUEST)
         self._guests = waiting
 
     def _upgrades(self) -> Iterator[ClusterCommand]:
-        for job in self.jobs.values():
-            if job.role is Role.OWNER or not job.gpus:
+        left = {id(job): job for gpu in self.freed for job in self.on[gpu]}
+        self.freed = ()
+        for job in left.values():
+            if job.role is Role.OWNER:
                 continue
             alone = all(
                 other is job or other.role is Role.GUEST
@@ -257,7 +262,8 @@ class AntMan(Sharing):
                 for gpu in node
                 if len(self.on[gpu]) < 2  # noqa: PLR2004 (a pair)
                 and all(
-                    other.role is Role.GUEST and other.memory_mib + job.memory_mib <= self.memory_mib
+                    other.role is Role.GUEST
+                    and other.memory_mib + job.memory_mib <= self.memory_mib
                     for other in self.on[gpu]
                 )
             ]
