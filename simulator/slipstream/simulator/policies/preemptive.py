@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 DEMOTED_AT_GPU_S: Final = 3_200.0
 """Tiresias: the service after which a job goes to the second queue."""
+_DUST_S: Final = 1e-3
 
 
 @dataclass(slots=True, eq=False)
@@ -213,7 +214,7 @@ class Tiresias(Preemptive):
             job = self.jobs.get(ref)
             if job is None or self._level[ref] == 1:
                 continue
-            if job.gpus and self._left_s(job) > 0.0:
+            if job.gpus and self._left_s(job) > _DUST_S:
                 heapq.heappush(self._due, (self.now_s + self._left_s(job), ref))
             elif job.gpus:
                 self._remove(job)
