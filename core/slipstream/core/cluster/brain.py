@@ -122,6 +122,7 @@ class Brain:
         job = Job(
             ask=ask,
             number=self._came,
+            is_guaranteed=ask.job_class is JobClass.GUARANTEED,
             use_pct=ask.use_pct,
             memory_mib=ask.memory_mib,
             since_s=self.now_s,
@@ -132,7 +133,7 @@ class Brain:
             job.level = self.ground.bottom
         self.jobs[ask.ref] = self._by_number[job.number] = job
         self._wait(job)
-        self._try(job)
+        self._try_unless_behind(job)
 
     def _job_left(self, ref: str) -> None:
         job = self.jobs.pop(ref, None)
@@ -229,11 +230,18 @@ class Brain:
         job.reason = reason
         return False
 
+    def _try_unless_behind(self, job: Job) -> None:
+        """Where others of its kind wait already, a job gets in line: there was no seat for them."""
+        if self.queues.is_behind(job):
+            job.reason = self._forbidden(job) or self._unseated(job)
+        else:
+            self._try(job)
+
     def _send_on(self) -> None:
         """Who has just left its seat for another may find one elsewhere."""
         for job in self._parked[:_MOST_SENT_ON]:
             if job.standing is Standing.PARKED:
-                self._try(job)
+                self._try_unless_behind(job)
 
     def _forbidden(self, job: Job) -> Reason | None:
         if job.is_guaranteed and self.rules.has(Rule.QUOTAS) and not self.tenants.may_own(job):
@@ -245,10 +253,8 @@ class Brain:
 
         All of them at once or none: two gangs never hold what the other needs.
         """
-        if not job.is_guaranteed:
-            return Reason.WAITS_FOR_TURN if job.standing is Standing.PARKED else Reason.NO_FREE_GPU
-        if not self.rules.has(Rule.RESERVATIONS):
-            return Reason.NO_FREE_GPU
+        if not job.is_guaranteed or not self.rules.has(Rule.RESERVATIONS):
+            return self._unseated(job)
         if self.ground.kept_for(job.number):
             return Reason.RESERVING
         largest = max(1, self.ground.largest)
@@ -261,6 +267,9 @@ class Brain:
                 self.ground.reserve(nodes, job.number)
                 return Reason.RESERVING
         return Reason.NO_FREE_GPU
+
+    def _unseated(self, job: Job) -> Reason:
+        return Reason.WAITS_FOR_TURN if job.standing is Standing.PARKED else Reason.NO_FREE_GPU
 
     def _refill(self) -> None:
         """Seat who waits on the nodes that were touched, the most important first."""
@@ -323,6 +332,7 @@ class Brain:
         self._commands.append(self._started(job, gpus))
         job.standing, job.reason = Standing.SEATED, Reason.RUNNING
         job.gpus, job.since_s = gpus, self.now_s
+        job.guards = job.is_guaranteed
         for gpu in gpus:
             self.ground.on[gpu].append(job)
         self.tenants.sat(job, self.now_s)
@@ -377,7 +387,7 @@ class Brain:
         self._elastic.stood(job)
         for gpu in gpus:
             self.ground.on[gpu].remove(job)
-        job.gpus, job.standing = (), Standing.WAITING
+        job.gpus, job.standing, job.guards = (), Standing.WAITING, False
         job.version += 1
         self._upgrade(gpus)
         self._recount(gpus)

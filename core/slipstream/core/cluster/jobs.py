@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from slipstream.core.classes import JobClass, Role
+from slipstream.core.classes import Role
 from slipstream.core.reasons import Reason
 
 if TYPE_CHECKING:
@@ -29,6 +29,8 @@ class Job:
     ask: Ask
     number: int
     """In which order jobs came: the last word in every choice."""
+    is_guaranteed: bool
+    """Nobody parks it."""
     use_pct: float
     memory_mib: int
     standing: Standing = Standing.WAITING
@@ -45,6 +47,8 @@ class Job:
     since_s: float = 0.0
     """When it sat down or began to wait."""
     moved_at_s: float = float("-inf")
+    guards: bool = False
+    """Whether it owns its GPUs so that nobody takes them: guaranteed, and seated."""
     version: int = 0
     """Timers set for an older one do not ring."""
 
@@ -52,16 +56,6 @@ class Job:
     def ref(self) -> str:
         """Its name in commands."""
         return self.ask.ref
-
-    @property
-    def is_guaranteed(self) -> bool:
-        """Nobody parks it."""
-        return self.ask.job_class is JobClass.GUARANTEED
-
-    @property
-    def guards(self) -> bool:
-        """Whether it owns its GPUs so that nobody takes them."""
-        return self.role is Role.OWNER and self.is_guaranteed and bool(self.gpus)
 
     @property
     def key(self) -> tuple[int, float, int]:

@@ -47,9 +47,11 @@ class Queues:
                 if not sizes:
                     del self._cells[job.level]
 
-    def levels(self) -> list[int]:
-        """Those with anybody in them, the best first."""
-        return sorted(self._cells)
+    def is_behind(self, job: Job) -> bool:
+        """Whether others of its level and size wait: of its tenant, too, if it has a quota."""
+        tenants = self._cells[job.level][job.ask.gpus]
+        line = tenants[job.ask.tenant]
+        return len(line) > 1 or (len(tenants) > 1 and not job.is_guaranteed)
 
     def sizes(self, level: int) -> list[int]:
         """Numbers of GPUs that are waited for, the largest first: it is the hardest to place."""

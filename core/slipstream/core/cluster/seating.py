@@ -189,6 +189,8 @@ class Seating:
 
     def _picked(self, job: Job, node: int, at_s: float, count: int) -> Seat | None:
         options = []
+        if job.is_guaranteed and (self._ground.unowned.number(node) or count) < count:
+            return None
         for gpu in self._ground.gpus_of[node]:
             option = self._option(job, gpu, at_s)
             if option:
@@ -206,6 +208,9 @@ class Seating:
         ours = self._ground.on[gpu]
         if not ours:
             return _Option(gpu, (), (0.0, 0.0, gpu))
+        full = len(ours) >= self._rules.most_on_gpu
+        if full and self._ground.worst[gpu] <= job.level:
+            return None  # nobody there can be asked to leave
         staying: list[Job] = []
         leaving: list[Job] = []
         for other in sorted(ours, key=_importance) if len(ours) > 1 else ours:
@@ -215,7 +220,7 @@ class Seating:
                 return None
             else:
                 leaving.append(other)
-        pair = sum(self._book.expected(job, other, at_s) for other in staying)
+        pair = self._book.expected(job, staying[0], at_s) if staying else 0.0
         return _Option(gpu, tuple(leaving), (1.0 + len(leaving), -pair, gpu))
 
     def _yields(self, other: Job, job: Job, at_s: float) -> bool:
