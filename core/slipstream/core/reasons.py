@@ -24,6 +24,9 @@ class Reason(StrEnum):
     NO_FREE_CPU_OR_MEMORY = "no_free_cpu_or_memory"
     NO_NODE_FITS = "no_node_fits"
     BEHIND_OTHERS = "behind_others"
+    OVER_QUOTA = "over_quota"
+    RESERVING = "reserving"
+    WAITS_FOR_TURN = "waits_for_turn"
     ADVISED = "advised"
     WOULD_ADVISE = "would_advise"
     SWITCHED_OFF = "switched_off"
@@ -60,6 +63,9 @@ SENTENCE: Final[Mapping[Reason, str]] = {
     Reason.NO_FREE_CPU_OR_MEMORY: "GPUs or slots are free, but the CPUs or memory beside them not.",
     Reason.NO_NODE_FITS: "The nodes it may use could not hold it even if they were empty.",
     Reason.BEHIND_OTHERS: "Jobs of higher priority are planned first and there are many.",
+    Reason.OVER_QUOTA: "Its account's guaranteed jobs own as many GPUs as its quota has.",
+    Reason.RESERVING: "GPUs are kept for it; it starts when the last of them is free of owners.",
+    Reason.WAITS_FOR_TURN: "It is parked: jobs that had less service have the GPUs now.",
     Reason.ADVISED: "Nodes are chosen for it: Slurm starts it there as soon as it can.",
     Reason.WOULD_ADVISE: "Nodes would be chosen for it, but the mode is observe: Slurm decides.",
     Reason.SWITCHED_OFF: "Slipstream is switched off: Slurm decides alone.",

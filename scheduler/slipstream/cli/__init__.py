@@ -17,6 +17,7 @@ from slipstream.cli.move import move
 from slipstream.cli.replay import replay
 from slipstream.cli.sandbox import sandbox
 from slipstream.cli.scheduler import scheduler
+from slipstream.cli.simulate import simulate
 from slipstream.cli.why import why
 
 
@@ -36,6 +37,10 @@ def main() -> None:
       slipstream jobs                          owners, guests, and why jobs wait
       slipstream why JOBID                     one job's reason and story
       slipstream estimate train.sh             what a job would be thought to need
+
+    \b
+    Before that:
+      slipstream simulate TRACE --compare      what each policy would make of a trace
     """
 
 
@@ -50,6 +55,7 @@ COMMANDS = (
     replay,
     sandbox,
     scheduler,
+    simulate,
     why,
 )
 for command in COMMANDS:

@@ -1,0 +1,436 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The cluster's decisions: told what happened, it says who starts, parks and moves.
+
+`handle` is the only door; no clock, no I/O, no random state. After an event only the nodes it
+touched are looked at again: who could not sit elsewhere before cannot now.
+"""
+
+from __future__ import annotations
+
+import heapq
+from itertools import islice
+from typing import TYPE_CHECKING, assert_never
+
+from slipstream.core.classes import JobClass, Role
+from slipstream.core.cluster import events
+from slipstream.core.cluster.commands import (
+    Downgrade,
+    Move,
+    Park,
+    Resize,
+    Start,
+    Unpark,
+    Upgrade,
+)
+from slipstream.core.cluster.elastic import Elastic
+from slipstream.core.cluster.ground import Ground
+from slipstream.core.cluster.jobs import Job, Standing
+from slipstream.core.cluster.moves import Mover
+from slipstream.core.cluster.pairs import PairBook
+from slipstream.core.cluster.queues import Queues
+from slipstream.core.cluster.rules import ClusterRules, Rule
+from slipstream.core.cluster.seating import Seat, Seating
+from slipstream.core.cluster.tenants import Tenants
+from slipstream.core.reasons import Reason
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from slipstream.core.cluster.commands import ClusterCommand
+    from slipstream.core.cluster.events import ClusterEvent
+
+_GUARANTEED = -1
+"""The level of guaranteed jobs: before all others."""
+_HEADS = 2
+"""Of each tenant, how many are tried where the first does not fit."""
+_MOST_TRIED = 6
+_MOST_SENT_ON = 4
+"""Of those who left their seats for others, how many look for another one at once."""
+
+
+class Brain:
+    """Reading its state is free, changing it is not."""
+
+    def __init__(self, rules: ClusterRules | None = None) -> None:
+        self.rules = rules or ClusterRules()
+        self.jobs: dict[str, Job] = {}
+        self.ground = Ground(self.rules)
+        self.queues = Queues()
+        self.tenants = Tenants(dict(self.rules.shares), self.rules.half_life_s)
+        self.book = PairBook(self.rules.pair_memory_s)
+        self.seating = Seating(self.ground, self.book, self.rules)
+        self._mover = Mover(self)
+        self._elastic = Elastic(self)
+        self._due: list[tuple[float, int, int]] = []
+        self._by_number: dict[int, Job] = {}
+        self._came = 0
+        self.now_s = 0.0
+        self._commands: list[ClusterCommand] = []
+        self._touched: set[int] = set()
+        self._parked: list[Job] = []
+
+    def handle(self, event: ClusterEvent) -> list[ClusterCommand]:
+        """Take in what happened and say what to do."""
+        self.now_s = event.at_s
+        self._commands, self._touched, self._parked = [], set(), []
+        match event:
+            case events.NodeCame():
+                self._touched.add(self.ground.add(event))
+                self.tenants.gpus += event.gpus
+            case events.NodeDrained():
+                self._drained(event.node)
+            case events.JobCame():
+                self._job_came(event)
+            case events.JobLeft():
+                self._job_left(event.ref)
+            case events.JobProfiled():
+                self._profiled(event)
+            case events.PairMeasured():
+                self._measured(event)
+            case events.CommandRefused():
+                self._refused(event.ref)
+            case events.TimerFired():
+                self._timers()
+            case _:
+                assert_never(event)
+        if self._touched:
+            self._refill()
+            self._send_on()
+            self._mover.after(self._touched)
+        self._elastic.after()
+        return self._commands
+
+    def wakes_at_s(self) -> float | None:
+        """When it wants a TimerFired; None for never."""
+        while self._due:
+            _, number, version = self._due[0]
+            job = self._by_number.get(number)
+            if job is not None and job.version == version:
+                break
+            heapq.heappop(self._due)
+        due_s = self._due[0][0] if self._due else None
+        grow_s = self._elastic.due_s
+        return due_s if grow_s is None else grow_s if due_s is None else min(due_s, grow_s)
+
+    # --- what happened --------------------------------------------------------------------------
+
+    def _job_came(self, event: events.JobCame) -> None:
+        ask = event.ask
+        if ask.ref in self.jobs:
+            return
+        self._came += 1
+        job = Job(
+            ask=ask,
+            number=self._came,
+            is_guaranteed=ask.job_class is JobClass.GUARANTEED,
+            use_pct=ask.use_pct,
+            memory_mib=ask.memory_mib,
+            since_s=self.now_s,
+        )
+        if job.is_guaranteed:
+            job.level = _GUARANTEED
+        elif ask.job_class is JobClass.OPPORTUNISTIC:
+            job.level = self.ground.bottom
+        self.jobs[ask.ref] = self._by_number[job.number] = job
+        self._wait(job)
+        self._try_unless_behind(job)
+
+    def _job_left(self, ref: str) -> None:
+        job = self.jobs.pop(ref, None)
+        if job is None:
+            return
+        if job.standing is Standing.SEATED:
+            self._stand(job)
+        else:
+            self.queues.remove(job)
+        del self._by_number[job.number]
+        self._touched.update(self.ground.release(job.number))
+
+    def _profiled(self, event: events.JobProfiled) -> None:
+        job = self.jobs.get(event.ref)
+        if job is None:
+            return
+        job.use_pct, job.memory_mib = event.use_pct, event.memory_mib
+        for node in self.ground.nodes_of(job.gpus):
+            self.ground.count(node)
+
+    def _measured(self, event: events.PairMeasured) -> None:
+        """Keep a pair or undo it: the one who comes later leaves."""
+        one, other = self.jobs.get(event.ref), self.jobs.get(event.other)
+        if one is None or other is None or not self.rules.has(Rule.PAIRS):
+            return
+        total = event.rate + event.other_rate
+        guarded = one.guards or other.guards
+        if not guarded:
+            self.book.learn(one, other, total, self.now_s)
+        least = 1.0 if guarded else self.rules.pair_gain
+        together = set(one.gpus) & set(other.gpus)
+        if together and total < least:
+            last = max((one, other), key=lambda job: (not job.guards, job.level, job.number))
+            self.park(last)
+
+    def _drained(self, name: str) -> None:
+        node = self.ground.node_at.get(name)
+        if node is None:
+            return
+        self.ground.close(node)
+        self.tenants.gpus -= len(self.ground.gpus_of[node])
+        self._mover.leave(node)
+
+    def _refused(self, ref: str) -> None:
+        """It is not where we thought: it waits as if it had just come."""
+        job = self.jobs.get(ref)
+        if job is not None and job.standing is Standing.SEATED:
+            self._stand(job)
+            self._wait(job)
+
+    def _timers(self) -> None:
+        """Turns that are over, and jobs that have waited long enough to be lifted."""
+        while self._due and self._due[0][0] <= self.now_s:
+            _, number, version = heapq.heappop(self._due)
+            job = self._by_number.get(number)
+            if job is None or job.version != version:
+                continue
+            if job.standing is Standing.SEATED:
+                self._demote(job)
+            else:
+                self._lift(job)
+        self._elastic.woken()
+
+    def _demote(self, job: Job) -> None:
+        self._accrue(job)
+        job.level += 1
+        self._set_timer(job)
+        for node in self.ground.nodes_of(job.gpus):
+            self.ground.count(node)
+            self._touched.add(node)
+
+    def _lift(self, job: Job) -> None:
+        self.queues.remove(job)
+        job.level -= 1
+        served = self.rules.levels_gpu_s
+        job.served_gpu_s = served[job.level - 1] if job.level > 0 else 0.0
+        self._wait(job)
+        self._try(job)
+
+    # --- who sits ---------------------------------------------------------------------------------
+
+    def _try(self, job: Job) -> bool:
+        """Give a waiting job the best seat there is."""
+        reason = self._forbidden(job)
+        if reason is None:
+            seat = self.seating.anywhere(job, self.now_s)
+            if seat is None and self._elastic.shrink():
+                seat = self.seating.anywhere(job, self.now_s)
+            seat = seat or self._mover.room_for(job)
+            if seat is not None:
+                self._sit(job, seat)
+                return True
+            reason = self._reserve(job)
+        job.reason = reason
+        return False
+
+    def _try_unless_behind(self, job: Job) -> None:
+        """Where others of its kind wait already, a job gets in line: there was no seat for them."""
+        if self.queues.is_behind(job):
+            job.reason = self._forbidden(job) or self._unseated(job)
+        else:
+            self._try(job)
+
+    def _send_on(self) -> None:
+        """Who has just left its seat for another may find one elsewhere."""
+        for job in self._parked[:_MOST_SENT_ON]:
+            if job.standing is Standing.PARKED:
+                self._try_unless_behind(job)
+
+    def _forbidden(self, job: Job) -> Reason | None:
+        if job.is_guaranteed and self.rules.has(Rule.QUOTAS) and not self.tenants.may_own(job):
+            return Reason.OVER_QUOTA
+        return None
+
+    def _reserve(self, job: Job) -> Reason:
+        """Keep the nodes that are nearest to being free for a guaranteed job.
+
+        All of them at once or none: two gangs never hold what the other needs.
+        """
+        if not job.is_guaranteed or not self.rules.has(Rule.RESERVATIONS):
+            return self._unseated(job)
+        if self.ground.kept_for(job.number):
+            return Reason.RESERVING
+        largest = max(1, self.ground.largest)
+        count = -(-job.ask.gpus // largest)
+        nodes: list[int] = []
+        for node in self.ground.unowned.downwards(largest, count):
+            if len(self.ground.gpus_of[node]) >= min(job.ask.gpus, largest):
+                nodes.append(node)
+            if len(nodes) == count:
+                self.ground.reserve(nodes, job.number)
+                return Reason.RESERVING
+        return Reason.NO_FREE_GPU
+
+    def _unseated(self, job: Job) -> Reason:
+        return Reason.WAITS_FOR_TURN if job.standing is Standing.PARKED else Reason.NO_FREE_GPU
+
+    def _refill(self) -> None:
+        """Seat who waits on the nodes that were touched, the most important first."""
+        full: set[int] = set()
+        had = self._had if self.rules.has(Rule.FAIRNESS) else None
+        for level in range(_GUARANTEED, self.ground.bottom + 1):
+            for size in self.queues.sizes(level):
+                while size not in full and not self._seat_one(level, size, had):
+                    full.add(size)
+
+    def _seat_one(self, level: int, size: int, had: Callable[[str], float] | None) -> bool:
+        """One job of this level and size; whether there was one that could be seated."""
+        for job in islice(self.queues.heads(level, size, had, _HEADS), _MOST_TRIED):
+            seat = self._seat_for(job)
+            if seat is not None:
+                self._sit(job, seat)
+                return True
+        return False
+
+    def _seat_for(self, job: Job) -> Seat | None:
+        forbidden = self._forbidden(job)
+        if forbidden is not None:
+            job.reason = forbidden
+            return None
+        kept = self.ground.kept_for(job.number)
+        if kept:  # on other nodes than those touched, too: it may have waited for its quota
+            return self.seating.on_nodes(job, kept, self.now_s)
+        if job.ask.gpus > self.ground.largest or job.reason is Reason.OVER_QUOTA:
+            return self.seating.anywhere(job, self.now_s)
+        for node in sorted(self._touched):
+            seat = self.seating.on_node(job, node, self.now_s)
+            if seat is not None:
+                return seat
+        if job.is_guaranteed:
+            job.reason = self._reserve(job)
+        return None
+
+    def _had(self, tenant: str) -> float:
+        return self.tenants.had(tenant, self.now_s)
+
+    def _sit(self, job: Job, seat: Seat) -> None:
+        """A waiting or parked job gets its seat."""
+        for other in seat.leaving:
+            self.park(other)
+        self.queues.remove(job)
+        self._touched.update(self.ground.release(job.number))
+        self.settle(job, seat.gpus)
+
+    def settle(self, job: Job, gpus: tuple[int, ...]) -> None:
+        """A job without GPUs gets these: the command for it, and all that follows."""
+        stays = [other for gpu in gpus for other in self.ground.on[gpu]]
+        owners = {other.number: other for other in stays if other.role is Role.OWNER}
+        opportunistic = job.ask.job_class is JobClass.OPPORTUNISTIC
+        if job.is_guaranteed:
+            for other in owners.values():
+                self.tenants.stood(other, self.now_s)
+                other.role = Role.GUEST
+                self._commands.append(Downgrade(other.ref))
+        job.role = Role.GUEST if opportunistic or (owners and not job.is_guaranteed) else Role.OWNER
+        self._commands.append(self._started(job, gpus))
+        job.standing, job.reason = Standing.SEATED, Reason.RUNNING
+        job.gpus, job.since_s = gpus, self.now_s
+        job.guards = job.is_guaranteed
+        for gpu in gpus:
+            self.ground.on[gpu].append(job)
+        self.tenants.sat(job, self.now_s)
+        self._elastic.sat(job)
+        self._set_timer(job)
+        self._recount(gpus)
+
+    def _started(self, job: Job, gpus: tuple[int, ...]) -> ClusterCommand:
+        places = tuple(self.ground.places[gpu] for gpu in gpus)
+        if job.standing is Standing.WAITING:
+            return Start(job.ref, places, job.role)
+        if job.standing is Standing.PARKED and set(gpus) == set(job.left_gpus):
+            return Unpark(job.ref, job.role)
+        job.moved_at_s = self.now_s
+        return Move(job.ref, places, job.role)
+
+    def park(self, job: Job) -> None:
+        """End a job's turn."""
+        self._commands.append(Park(job.ref))
+        job.left_gpus = job.gpus
+        self._stand(job)
+        job.standing, job.reason = Standing.PARKED, Reason.WAITS_FOR_TURN
+        self._parked.append(job)
+        self._wait(job)
+
+    def relocate(self, job: Job, gpus: tuple[int, ...]) -> None:
+        """Move a seated job to other GPUs."""
+        self._stand(job)
+        job.standing, job.left_gpus = Standing.PARKED, ()
+        self.settle(job, gpus)
+
+    def resize(self, job: Job, gpus: tuple[int, ...]) -> None:
+        """Let an elastic job go on with other GPUs, some of them its own."""
+        before = job.gpus
+        self._accrue(job)
+        self.tenants.stood(job, self.now_s)
+        for gpu in before:
+            self.ground.on[gpu].remove(job)
+        for gpu in gpus:
+            self.ground.on[gpu].append(job)
+        job.gpus = gpus
+        self.tenants.sat(job, self.now_s)
+        self._set_timer(job)
+        self._commands.append(Resize(job.ref, tuple(self.ground.places[gpu] for gpu in gpus)))
+        self._recount({*before, *gpus})
+
+    def _stand(self, job: Job) -> None:
+        """A job leaves its GPUs; whoever it leaves alone may be the owner now."""
+        self._accrue(job)
+        gpus = job.gpus
+        self.tenants.stood(job, self.now_s)
+        self._elastic.stood(job)
+        for gpu in gpus:
+            self.ground.on[gpu].remove(job)
+        job.gpus, job.standing, job.guards = (), Standing.WAITING, False
+        job.version += 1
+        self._upgrade(gpus)
+        self._recount(gpus)
+
+    def _upgrade(self, gpus: Iterable[int]) -> None:
+        if not self.rules.has(Rule.UPGRADES):
+            return
+        for gpu in gpus:
+            for job in self.ground.on[gpu]:
+                can = job.role is Role.GUEST and job.ask.job_class is not JobClass.OPPORTUNISTIC
+                if can and not any(
+                    other.role is Role.OWNER for at in job.gpus for other in self.ground.on[at]
+                ):
+                    job.role = Role.OWNER
+                    self.tenants.sat(job, self.now_s)
+                    self._commands.append(Upgrade(job.ref))
+
+    def _wait(self, job: Job) -> None:
+        job.since_s = self.now_s
+        job.version += 1
+        self.queues.add(job)
+        if 0 < job.level < self.ground.bottom and self.rules.has(Rule.AGEING):
+            due = (self.now_s + self.rules.patience_s, job.number, job.version)
+            heapq.heappush(self._due, due)
+
+    # --- accounts -----------------------------------------------------------------------------
+
+    def _accrue(self, job: Job) -> None:
+        past_s = self.now_s - job.since_s
+        job.seated_s += past_s
+        job.served_gpu_s += past_s * len(job.gpus) / job.ask.weight
+        job.since_s = self.now_s
+
+    def _set_timer(self, job: Job) -> None:
+        """When it goes down a level."""
+        job.version += 1
+        served = self.rules.levels_gpu_s
+        if 0 <= job.level < len(served) and self.rules.has(Rule.LEVELS):
+            left = max(0.0, served[job.level] - job.served_gpu_s) * job.ask.weight
+            due_s = self.now_s + left / len(job.gpus)
+            heapq.heappush(self._due, (due_s, job.number, job.version))
+
+    def _recount(self, gpus: Iterable[int]) -> None:
+        for node in self.ground.nodes_of(gpus):
+            self.ground.count(node)
+            self._touched.add(node)

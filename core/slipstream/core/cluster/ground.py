@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Nodes, their GPUs and who sits on them, with what a search would have to count kept counted."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from slipstream.core.cluster.buckets import Buckets
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from slipstream.core.cluster.asks import Place
+    from slipstream.core.cluster.events import NodeCame
+    from slipstream.core.cluster.jobs import Job
+    from slipstream.core.cluster.rules import ClusterRules
+
+_LOAD_STEP_PCT: Final = 10.0
+NOBODY: Final = -1
+"""The worst level on a GPU where only guaranteed jobs sit: nobody can be asked to leave."""
+
+
+class Ground:
+    """GPUs are numbered in the order their nodes came: the number settles every tie."""
+
+    def __init__(self, rules: ClusterRules) -> None:
+        self._rules = rules
+        self.bottom = len(rules.levels_gpu_s) + 1
+        """The level of opportunistic jobs, below all others."""
+        self.empty = self.bottom + 1
+        """What counts as the worst level on a free GPU."""
+        self.names: list[str] = []
+        self.node_at: dict[str, int] = {}
+        self.gpus_of: list[tuple[int, ...]] = []
+        self.node_of: list[int] = []
+        self.places: list[Place] = []
+        self.memory_mib: list[float] = []
+        self.on: list[list[Job]] = []
+        self.largest = 0
+        """GPUs of the largest node."""
+        self.closed: set[int] = set()
+        """Nodes that are drained."""
+        self.reserved: dict[int, int] = {}
+        """Nodes kept for a guaranteed gang, by the number of that job."""
+        self._kept: dict[int, tuple[int, ...]] = {}
+        self.free = Buckets(8)
+        """Nodes by free GPUs."""
+        self.roomy = Buckets(8)
+        """Nodes by GPUs that may take one more, free ones among them."""
+        self.unowned = Buckets(8)
+        """Nodes by GPUs without a guaranteed owner; reserved nodes are not in it."""
+        self.quiet = Buckets(20)
+        """GPUs in use that may take one more, by tenths of predicted use."""
+        self.full = Buckets(20)
+        """GPUs with several jobs, by tenths of predicted use."""
+        self.takeable = [Buckets(8) for _ in range(self.empty)]
+        """For each level: nodes by GPUs on which somebody is below that level, or nobody at all."""
+        self.worst: list[int] = []
+        """On each GPU, the level of the one who leaves first."""
+
+    @property
+    def gpus(self) -> int:
+        """In service or not."""
+        return len(self.on)
+
+    def add(self, node: NodeCame) -> int:
+        """One more node; its number."""
+        at = len(self.names)
+        gpus = tuple(range(len(self.on), len(self.on) + node.gpus))
+        self.names.append(node.node)
+        self.node_at[node.node] = at
+        self.gpus_of.append(gpus)
+        self.largest = max(self.largest, node.gpus)
+        for index in range(node.gpus):
+            self.node_of.append(at)
+            self.places.append((node.node, index))
+            self.memory_mib.append(node.memory_mib or float("inf"))
+            self.on.append([])
+            self.worst.append(self.empty)
+        self.count(at)
+        return at
+
+    def close(self, node: int) -> None:
+        """A node takes no more jobs."""
+        self.closed.add(node)
+        self.count(node)
+
+    def nodes_of(self, gpus: Iterable[int]) -> set[int]:
+        """Where they are."""
+        return {self.node_of[gpu] for gpu in gpus}
+
+    def reserve(self, nodes: Iterable[int], number: int) -> None:
+        """Keep nodes from other guaranteed jobs."""
+        self._kept[number] = tuple(nodes)
+        for node in self._kept[number]:
+            self.reserved[node] = number
+            self.count(node)
+
+    def kept_for(self, number: int) -> tuple[int, ...]:
+        """The nodes reserved for a job."""
+        return self._kept.get(number, ())
+
+    def release(self, number: int) -> tuple[int, ...]:
+        """A reservation is over; the nodes it was for."""
+        nodes = self._kept.pop(number, ())
+        for node in nodes:
+            del self.reserved[node]
+            self.count(node)
+        return nodes
+
+    def count(self, node: int) -> None:
+        """Count a node anew: somebody came, left, or is another than he was thought to be."""
+        if node in self.closed:
+            self._uncount(node)
+            return
+        free = roomy = unowned = 0
+        at_worst = [0] * (self.empty + 2)  # the last is for where nobody can be asked
+        for gpu in self.gpus_of[node]:
+            ours = self.on[gpu]
+            free += not ours
+            roomy += len(ours) < self._rules.most_on_gpu
+            unowned += not any(job.guards for job in ours)
+            at_worst[self._weigh(gpu, ours)] += 1
+        self.free.put(node, free)
+        self.roomy.put(node, roomy)
+        if node in self.reserved:
+            self.unowned.drop(node)
+        else:
+            self.unowned.put(node, unowned)
+        below = at_worst[self.empty]
+        for level in range(self.empty - 1, -1, -1):
+            self.takeable[level].put(node, below)
+            below += at_worst[level]
+
+    def _weigh(self, gpu: int, ours: list[Job]) -> int:
+        """Keep what is used of one GPU; the level of whoever leaves it first."""
+        if not ours:
+            self.quiet.drop(gpu)
+            self.full.drop(gpu)
+            worst = self.empty
+        else:
+            tenths = int(sum(job.use_pct for job in ours) / _LOAD_STEP_PCT)
+            buckets, others = self.quiet, self.full
+            if len(ours) > 1:
+                buckets, others = others, buckets
+            others.drop(gpu)
+            buckets.put(gpu, tenths)
+            if 1 < len(ours) < self._rules.most_on_gpu:
+                self.quiet.put(gpu, tenths)
+            worst = max((NOBODY if job.guards else job.level for job in ours), default=NOBODY)
+        self.worst[gpu] = worst
+        return worst
+
+    def _uncount(self, node: int) -> None:
+        for buckets in (self.free, self.roomy, self.unowned, *self.takeable):
+            buckets.drop(node)
+        for gpu in self.gpus_of[node]:
+            self.quiet.drop(gpu)
+            self.full.drop(gpu)

@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who waits, by level, number of GPUs and tenant: whoever fits is found without a search."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from slipstream.core.cluster.jobs import Job
+
+Key = tuple[int, float, int]
+
+
+class Queues:
+    """Waiting and parked jobs that are not guaranteed."""
+
+    __slots__ = ("_cells", "_jobs")
+
+    def __init__(self) -> None:
+        self._cells: dict[int, dict[int, dict[str, list[Key]]]] = {}
+        self._jobs: dict[int, Job] = {}
+
+    def __len__(self) -> int:
+        return len(self._jobs)
+
+    def add(self, job: Job) -> None:
+        """It waits from now on."""
+        sizes = self._cells.setdefault(job.level, {})
+        line = sizes.setdefault(job.ask.gpus, {}).setdefault(job.ask.tenant, [])
+        insort(line, job.key)
+        self._jobs[job.number] = job
+
+    def remove(self, job: Job) -> None:
+        """It does not wait any more."""
+        sizes = self._cells[job.level]
+        tenants = sizes[job.ask.gpus]
+        line = tenants[job.ask.tenant]
+        del line[bisect_left(line, job.key)]
+        del self._jobs[job.number]
+        if not line:
+            del tenants[job.ask.tenant]
+            if not tenants:
+                del sizes[job.ask.gpus]
+                if not sizes:
+                    del self._cells[job.level]
+
+    def is_behind(self, job: Job) -> bool:
+        """Whether others of its level and size wait: of its tenant, too, if it has a quota."""
+        tenants = self._cells[job.level][job.ask.gpus]
+        line = tenants[job.ask.tenant]
+        return len(line) > 1 or (len(tenants) > 1 and not job.is_guaranteed)
+
+    def sizes(self, level: int) -> list[int]:
+        """Numbers of GPUs that are waited for, the largest first: it is the hardest to place."""
+        return sorted(self._cells.get(level, ()), reverse=True)
+
+    def heads(
+        self, level: int, size: int, had: Callable[[str], float] | None, each: int
+    ) -> Iterator[Job]:
+        """The first of each tenant, by what the tenants had, if that counts, or by their order."""
+        tenants = self._cells.get(level, {}).get(size)
+        if not tenants:
+            return
+        if had is None:
+            keys = sorted(key for line in tenants.values() for key in line[:each])
+        else:
+            ranked = sorted(tenants, key=lambda name: (had(name), name))
+            keys = [key for name in ranked for key in tenants[name][:each]]
+        for key in keys:
+            yield self._jobs[key[2]]

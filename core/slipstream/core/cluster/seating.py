@@ -1,0 +1,250 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Seats for a job: proposals, and the guard that disposes of them. Nothing is changed here.
+
+A seat is a set of GPUs, as few nodes as the job can be on, and who has to leave for it. A job takes
+free GPUs first, then seats beside others, then seats of those that come after it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import islice
+from typing import TYPE_CHECKING, Final
+
+from slipstream.core.cluster.jobs import Standing
+from slipstream.core.cluster.rules import Rule
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+
+    from slipstream.core.cluster.ground import Ground
+    from slipstream.core.cluster.jobs import Job
+    from slipstream.core.cluster.pairs import PairBook
+    from slipstream.core.cluster.rules import ClusterRules
+
+    Finder = Callable[[Job, int], Iterator[int]]
+
+_EACH: Final = 3
+"""Of equally good nodes or GPUs, how many are looked at: an answer in time beats the last bit."""
+_MOST_QUIET: Final = 24
+_NEW_WAITS_S: Final = 600.0
+"""Without early feedback, a new job asks nobody to leave before that."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """GPUs for a job, and who leaves them."""
+
+    gpus: tuple[int, ...]
+    leaving: tuple[Job, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Option:
+    """One GPU: who leaves it, who stays, how good that is (less is better)."""
+
+    gpu: int
+    leaving: tuple[Job, ...]
+    score: tuple[float, ...]
+
+
+class Seating:
+    """Looks for seats on the ground."""
+
+    def __init__(self, ground: Ground, book: PairBook, rules: ClusterRules) -> None:
+        self._ground = ground
+        self._book = book
+        self._rules = rules
+
+    def anywhere(self, job: Job, at_s: float) -> Seat | None:
+        """The best seat in the cluster."""
+        if job.standing is Standing.PARKED and not job.ask.restorable:
+            return self._where_it_was(job, at_s)
+        finders = (self._free,) if job.is_guaranteed else (self._free, self._beside, self._instead)
+        for find in finders:
+            seat = self._on_parts(job, at_s, find)
+            if seat:
+                return seat
+        return self._on_parts(job, at_s, self._owned) if job.is_guaranteed else None
+
+    def on_node(self, job: Job, node: int, at_s: float) -> Seat | None:
+        """The best seat on one node, for a job that can be on one."""
+        ground = self._ground
+        if node in ground.closed or job.ask.gpus > len(ground.gpus_of[node]):
+            return None
+        if job.standing is Standing.PARKED and not job.ask.restorable:
+            return self._where_it_was(job, at_s)
+        if job.is_guaranteed and ground.reserved.get(node, job.number) != job.number:
+            return None
+        return self._picked(job, node, at_s, job.ask.gpus)
+
+    def on_nodes(self, job: Job, nodes: Sequence[int], at_s: float) -> Seat | None:
+        """The seat of a gang on the nodes kept for it."""
+        left, gpus, leaving = job.ask.gpus, [], []
+        for node in nodes:
+            count = min(left, len(self._ground.gpus_of[node]))
+            seat = self._picked(job, node, at_s, count)
+            if seat is None:
+                return None
+            gpus += seat.gpus
+            leaving += seat.leaving
+            left -= count
+        return Seat(tuple(gpus), _once(leaving)) if left == 0 else None
+
+    def fits(self, job: Job, others: Sequence[Job], gpu: int, at_s: float) -> bool:
+        """The guard: whether a job and these others may be on one GPU together."""
+        rules = self._rules
+        if not others:
+            return True
+        if len(others) >= rules.most_on_gpu:
+            return False
+        use, memory = job.use_pct, job.memory_mib
+        for other in others:
+            use += other.use_pct
+            memory += other.memory_mib
+            if not self._together(job, other, at_s):
+                return False
+        return memory <= self._ground.memory_mib[gpu] and use <= rules.most_use_pct
+
+    def _together(self, job: Job, other: Job, at_s: float) -> bool:
+        rules = self._rules
+        if not (job.ask.shares and other.ask.shares):
+            return False
+        if job.is_guaranteed or other.guards:
+            owner = job if job.is_guaranteed else other
+            guest = other if job.is_guaranteed else job
+            if guest.is_guaranteed or not rules.has(Rule.GUESTS):
+                return False
+            return owner.use_pct < rules.guest_below_pct
+        if not rules.has(Rule.PACKING):
+            return False
+        gain = rules.pair_gain if rules.has(Rule.PAIRS) else 0.0
+        return self._book.expected(job, other, at_s) >= gain
+
+    # --- generators: they propose nodes ---------------------------------------------------------
+
+    def _free(self, job: Job, count: int) -> Iterator[int]:
+        """Best fit: as few free GPUs as possible are left over."""
+        del job
+        yield from self._ground.free.upwards(count, _EACH)
+
+    def _beside(self, job: Job, count: int) -> Iterator[int]:
+        """The least used GPUs, or nodes with enough room."""
+        ground = self._ground
+        if count > 1:
+            yield from ground.roomy.upwards(count, _EACH)
+            return
+        seen: set[int] = set()
+        tenths = int((self._rules.most_use_pct - job.use_pct) / 10.0)
+        for gpu in islice(ground.quiet.upwards(0, _EACH), _MOST_QUIET):
+            if (ground.quiet.number(gpu) or 0) > tenths:
+                return
+            node = ground.node_of[gpu]
+            if node not in seen:
+                seen.add(node)
+                yield node
+
+    def _instead(self, job: Job, count: int) -> Iterator[int]:
+        """Where those sit that come last."""
+        for level in range(self._ground.empty - 1, job.level - 1, -1):
+            yield from self._ground.takeable[level].upwards(count, _EACH)
+
+    def _owned(self, job: Job, count: int) -> Iterator[int]:
+        """Where no guaranteed job owns the GPUs."""
+        del job
+        yield from self._ground.unowned.upwards(count, 2 * _EACH)
+
+    def _on_parts(self, job: Job, at_s: float, find: Finder) -> Seat | None:
+        """As few nodes as it can be on: whole ones, and one for the rest."""
+        largest = max(1, self._ground.largest)
+        whole, rest = divmod(job.ask.gpus, largest)
+        gpus: list[int] = []
+        leaving: list[Job] = []
+        shut: set[int] = set()
+        for count in [largest] * whole + [rest] * (rest > 0):
+            seat = self._best(job, count, find(job, count), shut, at_s)
+            if seat is None:
+                return None
+            gpus += seat.gpus
+            leaving += seat.leaving
+            shut |= self._ground.nodes_of(seat.gpus)
+        return Seat(tuple(gpus), _once(leaving))
+
+    def _best(
+        self, job: Job, count: int, nodes: Iterable[int], shut: Collection[int], at_s: float
+    ) -> Seat | None:
+        """The first node that does, or of a newcomer's guest seats the best pair."""
+        ground = self._ground
+        for node in nodes:
+            if node in shut or (
+                job.is_guaranteed and ground.reserved.get(node, job.number) != job.number
+            ):
+                continue
+            seat = self._picked(job, node, at_s, count)
+            if seat:
+                return seat
+        return None
+
+    # --- the guard on one node ------------------------------------------------------------------
+
+    def _picked(self, job: Job, node: int, at_s: float, count: int) -> Seat | None:
+        options = []
+        if job.is_guaranteed and (self._ground.unowned.number(node) or count) < count:
+            return None
+        for gpu in self._ground.gpus_of[node]:
+            option = self._option(job, gpu, at_s)
+            if option:
+                options.append(option)
+        if len(options) < count:
+            return None
+        options.sort(key=lambda one: one.score)
+        chosen = options[:count]
+        return Seat(
+            tuple(one.gpu for one in chosen), _once([who for one in chosen for who in one.leaving])
+        )
+
+    def _option(self, job: Job, gpu: int, at_s: float) -> _Option | None:
+        """Who would leave this GPU for the job; None if somebody must stay who cannot."""
+        ours = self._ground.on[gpu]
+        if not ours:
+            return _Option(gpu, (), (0.0, 0.0, gpu))
+        full = len(ours) >= self._rules.most_on_gpu
+        if full and self._ground.worst[gpu] <= job.level:
+            return None  # nobody there can be asked to leave
+        staying: list[Job] = []
+        leaving: list[Job] = []
+        for other in sorted(ours, key=_importance) if len(ours) > 1 else ours:
+            if self.fits(job, [*staying, other], gpu, at_s):
+                staying.append(other)
+            elif other.guards or not self._yields(other, job, at_s):
+                return None
+            else:
+                leaving.append(other)
+        pair = self._book.expected(job, staying[0], at_s) if staying else 0.0
+        return _Option(gpu, tuple(leaving), (1.0 + len(leaving), -pair, gpu))
+
+    def _yields(self, other: Job, job: Job, at_s: float) -> bool:
+        """Whether one leaves for another: peers for those who had less, all for guaranteed ones."""
+        if job.is_guaranteed:
+            return True
+        is_new = job.standing is Standing.WAITING and at_s - job.since_s < _NEW_WAITS_S
+        if is_new and not self._rules.has(Rule.EARLY_FEEDBACK):
+            return False
+        return other.level > job.level
+
+    def _where_it_was(self, job: Job, at_s: float) -> Seat | None:
+        leaving: list[Job] = []
+        for gpu in job.left_gpus:
+            option = self._option(job, gpu, at_s)
+            if option is None or self._ground.node_of[gpu] in self._ground.closed:
+                return None
+            leaving += option.leaving
+        return Seat(job.left_gpus, _once(leaving))
+
+
+def _importance(job: Job) -> tuple[bool, int, int]:
+    return (not job.guards, job.level, job.number)
+
+
+def _once(jobs: Iterable[Job]) -> tuple[Job, ...]:
+    return tuple({job.number: job for job in jobs}.values())

@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tenants: their quotas of GPUs, and what they used of them, which fades."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from slipstream.core.classes import Role
+
+if TYPE_CHECKING:
+    from slipstream.core.cluster.jobs import Job
+
+_LEAST_PART: Final = 0.1
+"""Of the smallest share: what one without any counts as having, so as not to wait for ever."""
+
+
+@dataclass(slots=True)
+class Tenant:
+    """One account."""
+
+    share: float
+    charged: int = 0
+    """GPUs its guaranteed jobs own."""
+    seated: int = 0
+    """GPUs its owners hold, of any class: guests are free."""
+    used_gpu_s: float = 0.0
+    at_s: float = 0.0
+
+
+@dataclass(slots=True)
+class Tenants:
+    """All of them; quotas follow the size of the cluster."""
+
+    shares: dict[str, float]
+    half_life_s: float
+    gpus: int = 0
+    """Of the whole cluster."""
+    _known: dict[str, Tenant] = field(default_factory=dict)
+
+    def of(self, name: str) -> Tenant:
+        """One of them."""
+        found = self._known.get(name)
+        if found is None:
+            least = min(self.shares.values(), default=1.0) * _LEAST_PART
+            found = self._known[name] = Tenant(self.shares.get(name, least))
+        return found
+
+    def quota(self, name: str) -> int:
+        """GPUs its guaranteed jobs may own."""
+        return int(self.gpus * self.shares.get(name, 0.0) / max(1e-9, sum(self.shares.values())))
+
+    def may_own(self, job: Job) -> bool:
+        """Whether its quota has room; one job at a time may be larger than the quota itself.
+
+        Where nobody has a share, nobody has a quota.
+        """
+        if not self.shares:
+            return True
+        charged = self.of(job.ask.tenant).charged
+        return charged + job.ask.gpus <= self.quota(job.ask.tenant) or charged == 0
+
+    def sat(self, job: Job, at_s: float) -> None:
+        """A job has taken its seats, or its role has changed."""
+        if job.role is Role.OWNER:
+            self._count(job, at_s, len(job.gpus))
+
+    def stood(self, job: Job, at_s: float) -> None:
+        """It gives them up."""
+        if job.role is Role.OWNER:
+            self._count(job, at_s, -len(job.gpus))
+
+    def had(self, name: str, at_s: float) -> float:
+        """What a tenant's owners had, for its share; the past fades."""
+        tenant = self.of(name)
+        self._fade(tenant, at_s)
+        return tenant.used_gpu_s / tenant.share
+
+    def _count(self, job: Job, at_s: float, gpus: int) -> None:
+        tenant = self.of(job.ask.tenant)
+        self._fade(tenant, at_s)
+        tenant.seated += gpus
+        if job.is_guaranteed:
+            tenant.charged += gpus
+
+    def _fade(self, tenant: Tenant, at_s: float) -> None:
+        past_s = at_s - tenant.at_s
+        if past_s > 0.0:
+            tenant.used_gpu_s *= 0.5 ** (past_s / self.half_life_s)
+            tenant.used_gpu_s += tenant.seated * past_s
+            tenant.at_s = at_s

@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`slipstream simulate TRACE`: what a policy, or each of them, would make of a trace."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+from slipstream.cli.daemon_api import json_option
+from slipstream.core.cluster.rules import Rule
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from slipstream.simulator.report import Report
+    from slipstream.simulator.simulate import Setting
+
+_POLICIES: Final = (
+    "fifo",
+    "backfill",
+    "fair-sharing",
+    "tiresias",
+    "gandiva",
+    "antman",
+    "liquid",
+    "srtf-oracle",
+    "slipstream",
+)
+_HOUR_S: Final = 3600.0
+
+
+@click.command()
+@json_option
+@click.option(
+    "--policy",
+    "chosen",
+    type=click.Choice(_POLICIES),
+    multiple=True,
+    help="Which one; may be given several times. [default: slipstream]",
+)
+@click.option("--compare", is_flag=True, help="All policies, on all cores.")
+@click.option("--jobs", "most_jobs", type=click.IntRange(1), help="Only the first so many.")
+@click.option("--nodes", type=click.IntRange(1), help="Nodes of the cluster.")
+@click.option(
+    "--load",
+    "load_pct",
+    type=click.FloatRange(1, 1000),
+    default=100.0,
+    show_default=True,
+    help="Without --nodes: as many as this offered load in percent asks for.",
+)
+@click.option("--gpus-per-node", type=click.IntRange(1), default=8, show_default=True)
+@click.option("--seed", type=int, default=1, show_default=True, help="Of what a trace leaves open.")
+@click.option(
+    "--without",
+    "without",
+    type=click.Choice([str(rule) for rule in Rule]),
+    multiple=True,
+    help="Switch a rule of slipstream's policy off, to see what it is worth.",
+)
+@click.option(
+    "--data",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path("../shared/data"),
+    show_default=True,
+    help="Folder with the measured throughputs and placements.",
+)
+@click.option("--html", "page", type=click.Path(path_type=Path), help="Write a report with plots.")
+@click.argument("trace", type=click.Path(path_type=Path, exists=True, dir_okay=False))
+def simulate(trace: Path, *, as_json: bool, page: Path | None, **given: Any) -> None:  # noqa: ANN401 (click's)
+    """Run TRACE in virtual time: Philly's CSV, what sacct prints, or our simple CSV.
+
+    See docs/simulator.md for the formats, the model and its assumptions.
+    """
+    # Only here: other commands would wait for numpy and matplotlib.
+    from slipstream.simulator import simulate as simulator  # noqa: PLC0415
+    from slipstream.simulator.measured import NoDataError  # noqa: PLC0415
+    from slipstream.simulator.traces import TraceError  # noqa: PLC0415
+
+    try:
+        reports = _run(_settings(trace, given), simulator)
+    except (NoDataError, TraceError) as error:
+        raise click.ClickException(str(error)) from error
+    reports.sort(key=lambda one: (one.completion_mean_s, one.policy))
+    if page:
+        from slipstream.simulator import html  # noqa: PLC0415
+
+        about = f"{reports[0].jobs:,} jobs of {trace.name} on {reports[0].gpus} GPUs"
+        page.write_text(html.page(reports, "slipstream simulate", about))
+    if as_json:
+        click.echo(json.dumps([one.document() for one in reports], indent=1))
+    else:
+        _show(reports)
+
+
+def _settings(trace: Path, given: dict[str, Any]) -> list[Setting]:
+    from slipstream.simulator.simulate import Setting  # noqa: PLC0415
+
+    chosen = _POLICIES if given.pop("compare") else given["chosen"] or ("slipstream",)
+    del given["chosen"]
+    without = tuple(Rule(name) for name in given.pop("without"))
+    return [Setting(trace=trace, policy=name, without=without, **given) for name in chosen]
+
+
+def _run(settings: Sequence[Setting], simulator: Any) -> list[Report]:  # noqa: ANN401 (a module)
+    """With a bar on the terminal, if there is one."""
+    console = Console(stderr=True)
+    with Progress(console=console, transient=True) as bar:
+        if len(settings) == 1:
+            task = bar.add_task(settings[0].policy, total=1.0)
+            return [simulator.run(settings[0], lambda part: bar.update(task, completed=part))]
+        task = bar.add_task(f"{len(settings)} policies", total=len(settings))
+        found = []
+        for _, report in simulator.compare(settings):
+            found.append(report)
+            bar.update(task, advance=1, description=f"{report.policy} is done")
+        return found
+
+
+def _show(reports: Sequence[Report]) -> None:
+    table = Table(
+        "policy",
+        "completion h",
+        "median s",
+        "p99 h",
+        "queueing h",
+        "first 100 min",
+        "use %",
+        "fairness",
+        "owners slowed %",
+        "moves",
+        "CPU s",
+    )
+    for one in reports:
+        table.add_row(
+            one.policy,
+            f"{one.completion_mean_s / _HOUR_S:.2f}",
+            f"{one.completion_p50_s:.0f}",
+            f"{one.completion_p99_s / _HOUR_S:.0f}",
+            f"{one.queueing_mean_s / _HOUR_S:.2f}",
+            f"{one.first_minibatches_mean_s / 60:.1f}",
+            f"{one.use_pct:.0f}",
+            f"{one.fairness:.2f}",
+            f"{one.owner_slowdown_mean_pct:.2f}",
+            str(one.moves),
+            f"{one.cpu_s:.0f}",
+        )
+    Console().print(table)
