@@ -93,6 +93,7 @@ def main() -> None:
         "runs": len(runs),
         "held_out": len(outcome.runs),
         **{name: rounded(r2(outcome, label)) for name, label in FIGURES.items()},
+        "bandwidth_runs": sum(value > 0 for value in outcome.measured.get("network_mbps", ())),
         "r2_bandwidth_all": rounded(outcome.r2("network_mbps")),
         "under_estimated_memory_pct": rounded(outcome.under_estimated_pct),
         "median_over_estimate_ratio": rounded(outcome.median_over_estimate_ratio),

@@ -125,9 +125,10 @@ def fitted(runs: Sequence[Run]) -> dict[str, Model]:
 def _compare(outcome: Outcome, model: Model, run: Run, learnt: Sequence[Run]) -> None:
     outcome.runs.append(run)
     row = model.columns.row(run.gpus, run.numbers, run.categories)
-    said = model.said(row)  # also of what it would not speak of
-    for label in LABELS:
-        measured, value = label.measured(run), said.middle(label.name)
+    bent = model.bent(row)  # also of what it would not speak of
+    for at, label in enumerate(LABELS):
+        measured = label.measured(run)
+        value = label.unbend(bent[at]) if model.known[at] else None
         if label.zero_alone and run.gpus == 1:
             value = 0.0
         if measured is not None and value is not None:

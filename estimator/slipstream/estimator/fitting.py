@@ -15,11 +15,11 @@ import numpy as np
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]  # ships no types
 
 from slipstream.estimator.columns import Row, columns_of, configuration
-from slipstream.estimator.drift import RECENT, is_drift
 from slipstream.estimator.growth import Laws
 from slipstream.estimator.growth_fit import BENT, Choice, curved, law_of, power_law
+from slipstream.estimator.judging import quantile_of, score_of
 from slipstream.estimator.labels import LABELS, NAMES
-from slipstream.estimator.model import EVERYBODY, QUANTILES, Model, Score
+from slipstream.estimator.model import EVERYBODY, QUANTILES, Model
 from slipstream.estimator.trees import Grown, Recipe, flat, grow
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from slipstream.estimator.columns import Columns
     from slipstream.estimator.labels import Label
+    from slipstream.estimator.model import Score
     from slipstream.estimator.runs import Run
 
     Array = NDArray[np.float64]
@@ -51,8 +52,6 @@ _CHECKED: Final = 0.01
 """Of all importance: what matters less may be anything."""
 _WIDER: Final = {"log": np.log(4.0), "logit": 1.5}
 _SUREST: Final = 1e-3
-_SKILL: Final = 0.3
-"""What of the variance the model of all must explain for families it has not seen."""
 
 
 class TooFewError(ValueError):
@@ -290,9 +289,11 @@ class _Fitter:
                     off[self._groups[one.where] == group] for group in range(self._groups.max() + 1)
                 ]
             for which, quantile in enumerate(QUANTILES):
-                each = [_quantile(part, quantile) for part in parts if len(part)]
+                each = [quantile_of(part, quantile) for part in parts if len(part)]
                 errors[at, which] = (max if quantile > 0.5 else min)(each)  # noqa: PLR2004
-            scores[label.name] = _score(label, one, ended_s, by_family=by_family)
+            scores[label.name] = score_of(
+                label, one.wanted, one.unseen, ended_s[one.where], by_family=by_family
+            )
         return unsure, errors, scores
 
     def _importance(self) -> Array:
@@ -332,41 +333,6 @@ def _added(smooth: Array, trees: Array, wanted: Array) -> tuple[float, Array]:
     weight = float(np.clip(left @ trees / max(float(trees @ trees), 1e-12), 0.0, 1.0))
     weight = weight if weight > 0.05 else 0.0  # noqa: PLR2004 (not worth a walk through the trees)
     return weight, smooth + weight * trees
-
-
-def _score(label: Label, one: _Learnt, ended_s: Array, *, by_family: bool) -> Score:
-    off = one.wanted - one.unseen
-    spread = float(np.var(one.wanted))
-    skill = 1.0 - float(np.mean(off**2)) / spread if spread > 0 else 1.0
-    measured, said = label.unbent(one.wanted), label.unbent(one.unseen)
-    variance = float(np.var(measured))
-    order = np.argsort(ended_s[one.where], kind="stable")
-    recent, before = np.abs(off[order[-RECENT:]]), np.abs(off[order[:-RECENT]])
-    why = ""
-    if by_family and skill < _SKILL:
-        why = "says too little of families it has not seen"
-    elif len(before) >= RECENT and is_drift(recent.tolist(), float(np.expm1(np.median(before)))):
-        why = f"the last {len(recent)} runs are unlike those before"
-    return Score(
-        runs=len(off),
-        error=float(np.expm1(np.median(np.abs(off)))),
-        recent_error=float(np.expm1(np.median(recent))),
-        r2=1.0 - float(np.mean((measured - said) ** 2)) / variance if variance > 0 else 1.0,
-        off=why,
-    )
-
-
-def _quantile(off: Array, quantile: float) -> float:
-    """As split conformal prediction takes it: the next larger of the ordered errors."""
-    ordered = np.sort(off)
-    if quantile < 0.5:  # noqa: PLR2004
-        return -_quantile(-off, 1.0 - quantile)
-    if quantile == 0.5:  # noqa: PLR2004
-        return float(np.median(ordered))
-    at = int(np.ceil((len(ordered) + 1) * quantile)) - 1
-    if at >= len(ordered):  # too few to know: half as much again as the worst
-        return 1.5 * max(float(ordered[-1]), 0.0)
-    return float(ordered[at])
 
 
 def _span(label: Label, one: _Learnt | None) -> tuple[float, float]:
