@@ -20,6 +20,7 @@ from __future__ import annotations
 import json
 import math
 import shlex
+import socket
 import statistics
 import sys
 import tempfile
@@ -84,12 +85,12 @@ class Node:
                 return page.progress
         return Progress()
 
-    def cut(self, guest: int, owner_token_role: Role = Role.OWNER) -> tuple[bool, bool]:
+    def cut(self, guest: int) -> tuple[bool, bool]:
         """Whether an owner has a seat, and whether the guest was told to make room."""
         pages = list(blocks.found(self.run_dir / "blocks"))
         for page in pages:
             page.forget()
-        seated = any(page.identity.role == owner_token_role for page in pages)
+        seated = any(page.identity.role == Role.OWNER for page in pages)
         told = [page.directive for page in pages if page.identity.job_id == guest]
         return seated, any(one.share_pct < 100 or one.request for one in told)  # noqa: PLR2004 (percent)
 
@@ -113,8 +114,6 @@ class Node:
 
     def report(self, job: int) -> dict[str, float]:
         """What the coordinator says of an owner."""
-        import socket  # noqa: PLC0415 (once)
-
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
             connection.connect(str(self.run_dir / "metrics.sock"))
             connection.sendall(b"GET /metrics HTTP/1.1\r\nHost: node\r\n\r\n")
@@ -137,13 +136,7 @@ def _rate(before: Progress, after: Progress, seconds: float) -> float:
 def _measured(workload: str, home: Path) -> dict[str, Any]:
     shape = Shape(nodes=1, gpus_per_node=1, slots_per_gpu=GUESTS, racks=1, gpu_memory_mib=16384)
     with Sandbox.started(shape, name=workload, home=home, daemons=True, enforce=True) as box:
-        try:
-            return _on(Node(box), workload)
-        finally:
-            import shutil
-
-            for f in box.layout.log.glob("coord*"):
-                shutil.copy(f, f"/tmp/bg_{workload}.log")
+        return _on(Node(box), workload)
 
 
 def _on(node: Node, workload: str) -> dict[str, Any]:

@@ -52,11 +52,10 @@ def _measured(node: Node, rounds: int) -> dict[str, Any]:
         jobs[node.submit("shared", *words)] = weight
         node.waits_for(lambda: len(_gpus(node)) == len(jobs), "a seat")
     gpus = _gpus(node)
-    for job in jobs:
-        node.waits_for(
-            lambda job=job: node.progress(job).minibatches >= LEAST_MINIBATCHES,
-            f"the first mini-batches of {job}",
-        )
+    node.waits_for(
+        lambda: all(node.progress(job).minibatches >= LEAST_MINIBATCHES for job in jobs),
+        "everybody's first mini-batches",
+    )
     _tell(f"all have begun: {gpus}")
     sums = {
         gpu: sum(weight for job, weight in jobs.items() if gpus[job] == gpu)
@@ -88,7 +87,8 @@ def _watched(
     began_s = time.monotonic()
     before = {job: node.progress(job).minibatches for job in gpus}
     done: dict[int, int] = {}
-    memory_mib, switches, parked = 0, 0, set()
+    memory_mib, switches = 0, 0
+    parked: set[int] = set()
     while len(done) < len(gpus):
         time.sleep(0.25)
         passed_s = time.monotonic() - began_s

@@ -184,7 +184,7 @@ class Reflexes:
         kind = type(command).__name__.lower()
         self.commands[kind, str(command.reason)] += 1
         said = "" if self.mode is Mode.ENFORCE else "would be: "
-        level = logging.INFO
+        level = logging.INFO if isinstance(command, Park | Unpark) else logging.DEBUG
         _log.log(level, "%s%s", said, command)
 
 
