@@ -297,7 +297,10 @@ class Brain:
         kept = self.ground.kept_for(job.number)
         if kept:  # on other nodes than those touched, too: it may have waited for its quota
             return self.seating.on_nodes(job, kept, self.now_s)
-        if job.ask.gpus > self.ground.largest or job.reason is Reason.OVER_QUOTA:
+        wide = job.ask.gpus > self.ground.largest
+        if wide and not self.seating.part_of(job, self._touched, self.now_s):
+            return None
+        if wide or job.reason is Reason.OVER_QUOTA:
             return self.seating.anywhere(job, self.now_s)
         for node in sorted(self._touched):
             seat = self.seating.on_node(job, node, self.now_s)
