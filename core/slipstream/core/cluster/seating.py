@@ -80,7 +80,9 @@ class Seating:
 
     def on_nodes(self, job: Job, nodes: Sequence[int], at_s: float) -> Seat | None:
         """The seat of a gang on the nodes kept for it."""
-        left, gpus, leaving = job.ask.gpus, [], []
+        left = job.ask.gpus
+        gpus: list[int] = []
+        leaving: list[Job] = []
         for node in nodes:
             count = min(left, len(self._ground.gpus_of[node]))
             seat = self._picked(job, node, at_s, count)
