@@ -2,7 +2,7 @@
 """A trace made complete: what it does not tell of a job is drawn, from one seed, and stated.
 
 * kind of training: each of the measured ones is as likely.
-* class: a fifth `guaranteed`, three fifths `shared`, a fifth `auto`. A trace has no classes. A fifth
+* class: a fifth `guaranteed`, three fifths `shared`, a fifth `auto`. A trace has none; a fifth
   keeps the guaranteed work of every tenant near its quota; the rest is exploration.
 * use and memory are *predicted* before they are measured: off by a tenth (standard deviation).
 * time limit, if the trace has none: users ask for a round time of at least twice of what they need.
