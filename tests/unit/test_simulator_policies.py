@@ -115,6 +115,22 @@ def test_the_command_runs_a_trace(tmp_path: Path) -> None:
     assert "<svg" in (tmp_path / "page.html").read_text()
 
 
+def test_the_command_compares_policies_on_all_cores(tmp_path: Path) -> None:
+    """The best mean comes first."""
+    if not DATA.is_dir():
+        pytest.skip("no data")
+    rows = [f"{job.submitted_at_s},{job.run_s},{job.gpus},{job.tenant}" for job in trace(20)]
+    file = tmp_path / "trace.csv"
+    file.write_text("submitted_at_s,run_s,gpus,tenant\n" + "\n".join(rows) + "\n")
+    args = ["simulate", str(file), "--nodes=1", f"--data={DATA}", "--json", "--compare"]
+    done = CliRunner().invoke(main, args)
+    assert done.exit_code == 0, done.output
+    reports = json.loads(done.stdout)
+    assert {one["policy"] for one in reports} == {*policies.NAMES}
+    means = [one["completion_mean_s"] for one in reports]
+    assert means == sorted(means)
+
+
 def test_without_data_the_command_says_so(tmp_path: Path) -> None:
     """Skipped, not failed in the middle."""
     file = tmp_path / "trace.csv"

@@ -2,9 +2,8 @@
 """A trace made complete: what it does not tell of a job is drawn, from one seed, and stated.
 
 * kind of training: each of the measured ones is as likely.
-* class: a fifth `guaranteed`, three fifths `shared`, a fifth `auto`. A trace has no classes.
-  Guaranteed jobs are what a tenant's quota is for, and quotas are for less than half of a cluster
-  that is lent out (SEEDS: fairness first, utilisation second); the rest is exploration.
+* class: a fifth `guaranteed`, three fifths `shared`, a fifth `auto`. A trace has none; a fifth
+  keeps the guaranteed work of every tenant near its quota; the rest is exploration.
 * use and memory are *predicted* before they are measured: off by a tenth (standard deviation).
 * time limit, if the trace has none: users ask for a round time of at least twice of what they need.
 """
@@ -67,7 +66,7 @@ def made(
     classes = rng.uniform(0.0, 100.0, size=len(trace))
     off = rng.normal(1.0, _OFF, size=(len(trace), 2))
     return [
-        _one(job, measured, int(kinds[at]), _class(float(classes[at]), mix), off[at])
+        _one(job, measured, int(kinds[at]), _class(float(classes[at]), mix), off[at].tolist())
         for at, job in enumerate(trace)
     ]
 
@@ -77,7 +76,7 @@ def _one(
     measured: Measured,
     kind: int,
     job_class: JobClass,
-    off: np.ndarray[int, np.dtype[np.float64]],
+    off: Sequence[float],
 ) -> Workload:
     of = measured.kinds[kind]
     ask = Ask(
@@ -86,7 +85,7 @@ def _one(
         gpus=job.gpus,
         submitted_at_s=job.submitted_at_s,
         job_class=job_class,
-        use_pct=float(min(100.0, max(1.0, of.use_pct * off[0]))),
+        use_pct=min(100.0, max(1.0, of.use_pct * off[0])),
         memory_mib=int(min(GPU_MIB, max(1.0, of.memory_mib * off[1]))),
         family=of.name,
         limit_s=job.limit_s or _limit_s(job.run_s),

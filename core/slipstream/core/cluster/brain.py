@@ -11,30 +11,18 @@ import heapq
 from itertools import islice
 from typing import TYPE_CHECKING, assert_never
 
-from slipstream.core.classes import JobClass, Role
+from slipstream.core.classes import JobClass
 from slipstream.core.cluster import events
-from slipstream.core.cluster.commands import (
-    Downgrade,
-    Move,
-    Park,
-    Resize,
-    Start,
-    Unpark,
-    Upgrade,
-)
-from slipstream.core.cluster.elastic import Elastic
-from slipstream.core.cluster.ground import Ground
+from slipstream.core.cluster.floor import Floor
 from slipstream.core.cluster.jobs import Job, Standing
 from slipstream.core.cluster.moves import Mover
 from slipstream.core.cluster.pairs import PairBook
-from slipstream.core.cluster.queues import Queues
 from slipstream.core.cluster.rules import ClusterRules, Rule
 from slipstream.core.cluster.seating import Seat, Seating
-from slipstream.core.cluster.tenants import Tenants
 from slipstream.core.reasons import Reason
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
     from slipstream.core.cluster.commands import ClusterCommand
     from slipstream.core.cluster.events import ClusterEvent
@@ -48,26 +36,15 @@ _MOST_SENT_ON = 4
 """Of those who left their seats for others, how many look for another one at once."""
 
 
-class Brain:
+class Brain(Floor):
     """Reading its state is free, changing it is not."""
 
     def __init__(self, rules: ClusterRules | None = None) -> None:
-        self.rules = rules or ClusterRules()
-        self.jobs: dict[str, Job] = {}
-        self.ground = Ground(self.rules)
-        self.queues = Queues()
-        self.tenants = Tenants(dict(self.rules.shares), self.rules.half_life_s)
+        super().__init__(rules or ClusterRules())
         self.book = PairBook(self.rules.pair_memory_s)
         self.seating = Seating(self.ground, self.book, self.rules)
         self._mover = Mover(self)
-        self._elastic = Elastic(self)
-        self._due: list[tuple[float, int, int]] = []
-        self._by_number: dict[int, Job] = {}
         self._came = 0
-        self.now_s = 0.0
-        self._commands: list[ClusterCommand] = []
-        self._touched: set[int] = set()
-        self._parked: list[Job] = []
 
     def handle(self, event: ClusterEvent) -> list[ClusterCommand]:
         """Take in what happened and say what to do."""
@@ -297,7 +274,10 @@ class Brain:
         kept = self.ground.kept_for(job.number)
         if kept:  # on other nodes than those touched, too: it may have waited for its quota
             return self.seating.on_nodes(job, kept, self.now_s)
-        if job.ask.gpus > self.ground.largest or job.reason is Reason.OVER_QUOTA:
+        wide = job.ask.gpus > self.ground.largest
+        if wide and not self.seating.part_of(job, self._touched, self.now_s):
+            return None
+        if wide or job.reason is Reason.OVER_QUOTA:
             return self.seating.anywhere(job, self.now_s)
         for node in sorted(self._touched):
             seat = self.seating.on_node(job, node, self.now_s)
@@ -317,120 +297,3 @@ class Brain:
         self.queues.remove(job)
         self._touched.update(self.ground.release(job.number))
         self.settle(job, seat.gpus)
-
-    def settle(self, job: Job, gpus: tuple[int, ...]) -> None:
-        """A job without GPUs gets these: the command for it, and all that follows."""
-        stays = [other for gpu in gpus for other in self.ground.on[gpu]]
-        owners = {other.number: other for other in stays if other.role is Role.OWNER}
-        opportunistic = job.ask.job_class is JobClass.OPPORTUNISTIC
-        if job.is_guaranteed:
-            for other in owners.values():
-                self.tenants.stood(other, self.now_s)
-                other.role = Role.GUEST
-                self._commands.append(Downgrade(other.ref))
-        job.role = Role.GUEST if opportunistic or (owners and not job.is_guaranteed) else Role.OWNER
-        self._commands.append(self._started(job, gpus))
-        job.standing, job.reason = Standing.SEATED, Reason.RUNNING
-        job.gpus, job.since_s = gpus, self.now_s
-        job.guards = job.is_guaranteed
-        for gpu in gpus:
-            self.ground.on[gpu].append(job)
-        self.tenants.sat(job, self.now_s)
-        self._elastic.sat(job)
-        self._set_timer(job)
-        self._recount(gpus)
-
-    def _started(self, job: Job, gpus: tuple[int, ...]) -> ClusterCommand:
-        places = tuple(self.ground.places[gpu] for gpu in gpus)
-        if job.standing is Standing.WAITING:
-            return Start(job.ref, places, job.role)
-        if job.standing is Standing.PARKED and set(gpus) == set(job.left_gpus):
-            return Unpark(job.ref, job.role)
-        job.moved_at_s = self.now_s
-        return Move(job.ref, places, job.role)
-
-    def park(self, job: Job) -> None:
-        """End a job's turn."""
-        self._commands.append(Park(job.ref))
-        job.left_gpus = job.gpus
-        self._stand(job)
-        job.standing, job.reason = Standing.PARKED, Reason.WAITS_FOR_TURN
-        self._parked.append(job)
-        self._wait(job)
-
-    def relocate(self, job: Job, gpus: tuple[int, ...]) -> None:
-        """Move a seated job to other GPUs."""
-        self._stand(job)
-        job.standing, job.left_gpus = Standing.PARKED, ()
-        self.settle(job, gpus)
-
-    def resize(self, job: Job, gpus: tuple[int, ...]) -> None:
-        """Let an elastic job go on with other GPUs, some of them its own."""
-        before = job.gpus
-        self._accrue(job)
-        self.tenants.stood(job, self.now_s)
-        for gpu in before:
-            self.ground.on[gpu].remove(job)
-        for gpu in gpus:
-            self.ground.on[gpu].append(job)
-        job.gpus = gpus
-        self.tenants.sat(job, self.now_s)
-        self._set_timer(job)
-        self._commands.append(Resize(job.ref, tuple(self.ground.places[gpu] for gpu in gpus)))
-        self._recount({*before, *gpus})
-
-    def _stand(self, job: Job) -> None:
-        """A job leaves its GPUs; whoever it leaves alone may be the owner now."""
-        self._accrue(job)
-        gpus = job.gpus
-        self.tenants.stood(job, self.now_s)
-        self._elastic.stood(job)
-        for gpu in gpus:
-            self.ground.on[gpu].remove(job)
-        job.gpus, job.standing, job.guards = (), Standing.WAITING, False
-        job.version += 1
-        self._upgrade(gpus)
-        self._recount(gpus)
-
-    def _upgrade(self, gpus: Iterable[int]) -> None:
-        if not self.rules.has(Rule.UPGRADES):
-            return
-        for gpu in gpus:
-            for job in self.ground.on[gpu]:
-                can = job.role is Role.GUEST and job.ask.job_class is not JobClass.OPPORTUNISTIC
-                if can and not any(
-                    other.role is Role.OWNER for at in job.gpus for other in self.ground.on[at]
-                ):
-                    job.role = Role.OWNER
-                    self.tenants.sat(job, self.now_s)
-                    self._commands.append(Upgrade(job.ref))
-
-    def _wait(self, job: Job) -> None:
-        job.since_s = self.now_s
-        job.version += 1
-        self.queues.add(job)
-        if 0 < job.level < self.ground.bottom and self.rules.has(Rule.AGEING):
-            due = (self.now_s + self.rules.patience_s, job.number, job.version)
-            heapq.heappush(self._due, due)
-
-    # --- accounts -----------------------------------------------------------------------------
-
-    def _accrue(self, job: Job) -> None:
-        past_s = self.now_s - job.since_s
-        job.seated_s += past_s
-        job.served_gpu_s += past_s * len(job.gpus) / job.ask.weight
-        job.since_s = self.now_s
-
-    def _set_timer(self, job: Job) -> None:
-        """When it goes down a level."""
-        job.version += 1
-        served = self.rules.levels_gpu_s
-        if 0 <= job.level < len(served) and self.rules.has(Rule.LEVELS):
-            left = max(0.0, served[job.level] - job.served_gpu_s) * job.ask.weight
-            due_s = self.now_s + left / len(job.gpus)
-            heapq.heappush(self._due, (due_s, job.number, job.version))
-
-    def _recount(self, gpus: Iterable[int]) -> None:
-        for node in self.ground.nodes_of(gpus):
-            self.ground.count(node)
-            self._touched.add(node)

@@ -80,7 +80,9 @@ class Seating:
 
     def on_nodes(self, job: Job, nodes: Sequence[int], at_s: float) -> Seat | None:
         """The seat of a gang on the nodes kept for it."""
-        left, gpus, leaving = job.ask.gpus, [], []
+        left = job.ask.gpus
+        gpus: list[int] = []
+        leaving: list[Job] = []
         for node in nodes:
             count = min(left, len(self._ground.gpus_of[node]))
             seat = self._picked(job, node, at_s, count)
@@ -90,6 +92,13 @@ class Seating:
             leaving += seat.leaving
             left -= count
         return Seat(tuple(gpus), _once(leaving)) if left == 0 else None
+
+    def part_of(self, job: Job, nodes: Iterable[int], at_s: float) -> bool:
+        """Whether any of these nodes could hold a part of a gang that is wider than a node."""
+        largest = self._ground.largest
+        count = job.ask.gpus % largest or largest
+        open_nodes = [node for node in nodes if node not in self._ground.closed]
+        return any(self._picked(job, node, at_s, count) for node in open_nodes)
 
     def fits(self, job: Job, others: Sequence[Job], gpu: int, at_s: float) -> bool:
         """The guard: whether a job and these others may be on one GPU together."""

@@ -63,12 +63,12 @@ class Tenants:
     def sat(self, job: Job, at_s: float) -> None:
         """A job has taken its seats, or its role has changed."""
         if job.role is Role.OWNER:
-            self._count(job, at_s, len(job.gpus))
+            self._count(job, at_s, 1)
 
     def stood(self, job: Job, at_s: float) -> None:
         """It gives them up."""
         if job.role is Role.OWNER:
-            self._count(job, at_s, -len(job.gpus))
+            self._count(job, at_s, -1)
 
     def had(self, name: str, at_s: float) -> float:
         """What a tenant's owners had, for its share; the past fades."""
@@ -76,12 +76,13 @@ class Tenants:
         self._fade(tenant, at_s)
         return tenant.used_gpu_s / tenant.share
 
-    def _count(self, job: Job, at_s: float, gpus: int) -> None:
+    def _count(self, job: Job, at_s: float, sign: int) -> None:
+        """What an elastic job has beyond what it asked for is borrowed, not charged."""
         tenant = self.of(job.ask.tenant)
         self._fade(tenant, at_s)
-        tenant.seated += gpus
+        tenant.seated += sign * len(job.gpus)
         if job.is_guaranteed:
-            tenant.charged += gpus
+            tenant.charged += sign * job.ask.gpus
 
     def _fade(self, tenant: Tenant, at_s: float) -> None:
         past_s = at_s - tenant.at_s
