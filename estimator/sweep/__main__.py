@@ -128,7 +128,8 @@ class Sweep:
     def _collect(self) -> None:
         with closing(History(self._sandbox.layout.state / FILE)) as history:
             for run in history.runs():
-                self._table[int(run.numbers[_SEED])] = run
+                if run.run_s:  # all its ranks came to their own end; else it is run again
+                    self._table[int(run.numbers[_SEED])] = run
         _write(self._table_file, self._table)
 
 
