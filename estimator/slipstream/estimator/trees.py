@@ -34,13 +34,13 @@ class Recipe:
     leaf: int = 5
     columns: float = 0.5
     """Of all, looked at for each split."""
-    most_groups: int = 1_500
+    most_groups: int = 500
     """Drawn for one tree: more make larger trees, hardly better ones."""
     seed: int = 0
 
     def quick(self) -> Recipe:
         """For a first look."""
-        return replace(self, trees=max(1, self.trees // 3), most_groups=500)
+        return replace(self, trees=max(1, self.trees // 3), most_groups=300)
 
 
 @dataclass(frozen=True, slots=True)
