@@ -165,6 +165,8 @@ class Session:
         if self.minibatches == 1:
             self.block.write(phase=Phase.TRAINING, first_boundary_ns=now_ns)
         self._read_news()
+        if self.minibatches == 1 and self.directive is not None:
+            self._heed_share(self.directive.share_pct)
         self._carry_out()
         if self.block.lease_until_ns < now_ns:
             self._without_lease()
@@ -278,10 +280,13 @@ class Session:
         return self._memory
 
     def _heed_share(self, share_pct: int) -> None:
-        """A gate is there only while it is needed: it costs each operator a little."""
+        """A gate is there only while it is needed: it costs each operator a little.
+
+        Before the first mini-batch nobody can tell which device is used, and so which gate.
+        """
         if share_pct >= _ALL_OF_IT:
             self.remove_gate()
-        elif self._gate is None:
+        elif self._gate is None and self.minibatches:
             from slipstream.torch_hooks import gate  # noqa: PLC0415 (paid for by those who need it)
 
             self._gate = gate.install(self.block, self._notes)
