@@ -208,7 +208,7 @@ class Brain(Floor):
         return False
 
     def _try_unless_behind(self, job: Job) -> None:
-        """Where others of its kind wait already, a job gets in line: there was no seat for them."""
+        """Behind a long line of its kind a job gets in line: there was no seat for them."""
         if self.queues.is_behind(job):
             job.reason = self._forbidden(job) or self._unseated(job)
         else:

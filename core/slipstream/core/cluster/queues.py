@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from slipstream.core.cluster.jobs import Job
 
 Key = tuple[int, float, int]
+_LONG_LINE: Final = 32
+"""In a shorter one, a newcomer is worth a search: it may fit where the others do not."""
 
 
 class Queues:
@@ -48,10 +50,8 @@ class Queues:
                     del self._cells[job.level]
 
     def is_behind(self, job: Job) -> bool:
-        """Whether others of its level and size wait: of its tenant, too, if it has a quota."""
-        tenants = self._cells[job.level][job.ask.gpus]
-        line = tenants[job.ask.tenant]
-        return len(line) > 1 or (len(tenants) > 1 and not job.is_guaranteed)
+        """Whether a long line of its tenant's jobs of the same level and size waits already."""
+        return len(self._cells[job.level][job.ask.gpus][job.ask.tenant]) > _LONG_LINE
 
     def sizes(self, level: int) -> list[int]:
         """Numbers of GPUs that are waited for, the largest first: it is the hardest to place."""
