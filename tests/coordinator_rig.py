@@ -193,8 +193,15 @@ class Events:
                 connection, _ = server.accept()
             except OSError:
                 return  # shut down
-            with connection, connection.makefile() as lines:
-                self.heard += [json.loads(line) for line in lines]
+            # Each for itself: one that listens for orders stays as long as its coordinator.
+            threading.Thread(target=self._hear, args=(connection,), daemon=True).start()
+
+    def _hear(self, connection: socket.socket) -> None:
+        with contextlib.suppress(OSError), connection, connection.makefile() as lines:
+            for line in lines:
+                told = json.loads(line)
+                if not told.get("listens"):
+                    self.heard.append(told)
 
 
 def eventually(holds: Any, within_s: float = 90.0) -> bool:  # noqa: ANN401 (anything with a truth)
