@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from slipstream.coordinator.events import event, what_matters
@@ -16,7 +18,7 @@ TASK = Task("batch", 0, 100, 1)
 SEAT = Seat(7, 0, Role.OWNER, "guaranteed", "0123456789abcdef", ("GPU-a",), (TASK,))
 
 
-def told(seat: Seat) -> dict[str, object]:
+def told(seat: Seat) -> dict[str, Any]:
     """What the node of this one job says."""
     return event(node="n1", at_s=1.0, window=Window(), seats={7: seat}, owned={}, progress={})
 
