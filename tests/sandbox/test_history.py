@@ -28,7 +28,7 @@ pytestmark = pytest.mark.sandbox
 SHAPE = Shape(nodes=1, gpus_per_node=2, racks=1, gpu_memory_mib=4096)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def box(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
     """A node with our daemons, for the tests of this file."""
     home = tmp_path_factory.mktemp("h")

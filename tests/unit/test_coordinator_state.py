@@ -149,6 +149,7 @@ def test_an_event_says_who_sits_where() -> None:
     told = events.event(
         node="n1", at_s=5.0, window=window, seats=seats, owned=owned, progress=progress
     )
+    idle = {"minibatch": 0, "minibatch_ms": 0.0, "restorable": False}
     assert told == {
         "v": 1,
         "node": "n1",
@@ -166,8 +167,8 @@ def test_an_event_says_who_sits_where() -> None:
             }
         ],
         "jobs": [
-            {"job_id": 1, "phase": "unclaimed", "minibatch": 0, "minibatch_ms": 0.0},
-            {"job_id": 2, "phase": "training", "minibatch": 7, "minibatch_ms": 25.0},
+            {**idle, "job_id": 1, "phase": "unclaimed"},
+            {**idle, "job_id": 2, "phase": "training", "minibatch": 7, "minibatch_ms": 25.0},
         ],
     }
 

@@ -184,20 +184,37 @@ def _opened(path: Path) -> sqlite3.Connection:
 
 def _check(db: sqlite3.Connection, path: Path) -> None:
     """It is one of ours and whole; a new one gets its tables."""
-    (version,) = db.execute("PRAGMA user_version").fetchone()
-    if not 0 <= version <= _VERSION:
-        raise HistoryError(f"{path} is a history of version {version}, this is {_VERSION}")
-    if version == 0:
-        db.executescript(f"BEGIN IMMEDIATE;{_SCHEMA}{_ASKED}PRAGMA user_version={_VERSION};COMMIT;")
-    elif version < _VERSION:
-        later = (name for number in range(version + 1, _VERSION + 1) for name in _NEW_IN[number])
-        added = "".join(f"ALTER TABLE run ADD COLUMN {name};" for name in later)
-        db.executescript(f"BEGIN IMMEDIATE;{added}{_ASKED}PRAGMA user_version={_VERSION};COMMIT;")
+    if _version(db, path) < _VERSION:
+        db.execute("BEGIN IMMEDIATE")
+        try:
+            _bring_up_to_date(db, _version(db, path))  # somebody may have been faster
+        except BaseException:
+            db.execute("ROLLBACK")
+            raise
+        db.execute("COMMIT")
     (verdict,) = db.execute("PRAGMA quick_check(1)").fetchone()
     if verdict != "ok":
         error = sqlite3.DatabaseError(verdict)
         error.sqlite_errorcode = sqlite3.SQLITE_CORRUPT
         raise error
+
+
+def _version(db: sqlite3.Connection, path: Path) -> int:
+    (version,) = db.execute("PRAGMA user_version").fetchone()
+    if not 0 <= version <= _VERSION:
+        raise HistoryError(f"{path} is a history of version {version}, this is {_VERSION}")
+    return int(version)
+
+
+def _bring_up_to_date(db: sqlite3.Connection, version: int) -> None:
+    """In a transaction; statement by statement, for a script would end it."""
+    if version == _VERSION:
+        return
+    later = (name for number in range(version + 1, _VERSION + 1) for name in _NEW_IN[number])
+    added = "".join(f"ALTER TABLE run ADD COLUMN {name};" for name in later) if version else _SCHEMA
+    for statement in f"{added}{_ASKED}PRAGMA user_version={_VERSION};".split(";"):
+        if statement.strip():
+            db.execute(statement)
 
 
 def _set_aside(path: Path) -> Path:
