@@ -103,7 +103,7 @@ def test_the_page_is_one_file_with_its_plots() -> None:
 def test_the_command_runs_a_trace(tmp_path: Path) -> None:
     """Over the real measurements, as a user would."""
     if not DATA.is_dir():
-        pytest.skip("no data")
+        pytest.skip("no trace: ../shared/data is not beside this clone")
     rows = [f"{job.submitted_at_s},{job.run_s},{job.gpus},{job.tenant}" for job in trace(20)]
     file = tmp_path / "trace.csv"
     file.write_text("submitted_at_s,run_s,gpus,tenant\n" + "\n".join(rows) + "\n")
@@ -118,7 +118,7 @@ def test_the_command_runs_a_trace(tmp_path: Path) -> None:
 def test_the_command_compares_policies_on_all_cores(tmp_path: Path) -> None:
     """The best mean comes first."""
     if not DATA.is_dir():
-        pytest.skip("no data")
+        pytest.skip("no trace: ../shared/data is not beside this clone")
     rows = [f"{job.submitted_at_s},{job.run_s},{job.gpus},{job.tenant}" for job in trace(20)]
     file = tmp_path / "trace.csv"
     file.write_text("submitted_at_s,run_s,gpus,tenant\n" + "\n".join(rows) + "\n")

@@ -7,6 +7,7 @@ The best jobs that fit run. Small jobs are moved aside where a large one does no
 from __future__ import annotations
 
 import heapq
+from abc import ABC, abstractmethod
 from bisect import bisect_left, insort
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -43,7 +44,7 @@ class Job:
         return self.served_s + (now_s - self.since_s if self.gpus else 0.0)
 
 
-class Preemptive:
+class Preemptive(ABC):
     """Chooses anew at each event; what stays chosen stays where it is."""
 
     def __init__(self) -> None:
@@ -74,25 +75,25 @@ class Preemptive:
         """Never, unless a policy says so."""
         return None
 
+    @abstractmethod
     def came(self, job: Job) -> None:
         """A job waits."""
-        raise NotImplementedError
 
+    @abstractmethod
     def left(self, job: Job) -> None:
         """A job is gone."""
-        raise NotImplementedError
 
+    @abstractmethod
     def ranked(self) -> Iterator[Job]:
         """All jobs, best first."""
-        raise NotImplementedError
 
-    def woken(self) -> None:
+    def woken(self) -> None:  # noqa: B027 (not every policy wants to know)
         """The time asked for has come."""
 
-    def placed(self, job: Job) -> None:
+    def placed(self, job: Job) -> None:  # noqa: B027 (not every policy wants to know)
         """A job has got GPUs."""
 
-    def stopped(self, job: Job) -> None:
+    def stopped(self, job: Job) -> None:  # noqa: B027 (not every policy wants to know)
         """A job has lost its GPUs."""
 
     def _chosen(self) -> list[ClusterCommand]:

@@ -7,6 +7,7 @@ Both start jobs once. What AntMan's nodes do for an owner is in the world: see W
 from __future__ import annotations
 
 import heapq
+from abc import ABC, abstractmethod
 from collections import deque
 from dataclasses import dataclass
 from itertools import islice
@@ -41,7 +42,7 @@ class Job:
     role: Role = Role.OWNER
 
 
-class Sharing:
+class Sharing(ABC):
     """One owner and at most one other job on a GPU."""
 
     def __init__(self) -> None:
@@ -88,16 +89,16 @@ class Sharing:
         """Never, unless a policy says so."""
         return None
 
+    @abstractmethod
     def came(self, job: Job) -> None:
         """A job waits."""
-        raise NotImplementedError
 
-    def left(self, job: Job) -> None:
+    def left(self, job: Job) -> None:  # noqa: B027 (not every policy wants to know)
         """A job is gone."""
 
+    @abstractmethod
     def starts(self) -> Iterator[ClusterCommand]:
         """Who starts now."""
-        raise NotImplementedError
 
     def sit(self, job: Job, gpus: tuple[int, ...], role: Role) -> Start:
         """Start a job on these."""
