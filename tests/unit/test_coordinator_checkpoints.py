@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -120,6 +121,21 @@ def test_a_folder_that_somebody_else_prepared_is_not_used(store: Checkpoints) ->
     (done,) = ended(store)
     assert "is not ours alone" in done.problem
     assert list(trap.glob("*/*")) == []
+
+
+@pytest.mark.parametrize("said", ["", "rubbish", "[]", '{"bytes": "many", "seconds": 1}'])
+def test_a_carrier_may_say_anything(store: Checkpoints, said: str) -> None:
+    """It is a process of the user's, who may have changed it: a problem, and no more."""
+    carrier = subprocess.Popen(
+        [sys.executable, "-c", f"print({said!r})"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    store._carriers[7] = carrier  # noqa: SLF001 (ours never says such things)
+    (done,) = ended(store)
+    assert (done.job_id, done.bytes_carried) == (7, 0)
+    assert "not understood" in done.problem
 
 
 def test_what_jobs_left_is_removed_after_a_while(store: Checkpoints) -> None:

@@ -233,8 +233,12 @@ def _outcome(job_id: int, carrier: subprocess.Popen[str]) -> Carried:
         problem = err.strip()[-300:] or f"the carrier ended with {carrier.returncode}"
         _log.warning("the checkpoint of job %d was not carried: %s", job_id, problem)
         return Carried(job_id, problem=problem)
-    told = json.loads(out)
-    return Carried(job_id, int(told["bytes"]), float(told["seconds"]))
+    try:
+        told = json.loads(out)
+        return Carried(job_id, int(told["bytes"]), float(told["seconds"]))
+    except (KeyError, TypeError, ValueError) as error:  # it was a process of the user's
+        _log.warning("the carrier of job %d said %.200r: %r", job_id, out, error)
+        return Carried(job_id, problem="its carrier's answer was not understood")
 
 
 def _available_bytes() -> int:

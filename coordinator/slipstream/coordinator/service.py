@@ -129,7 +129,8 @@ class _Clock:
                 self._coordinator.publish_closed_gpus()
             if now_s >= self._tidy_due_s:
                 self._tidy_due_s = now_s + TIDY_EVERY_S
-                await asyncio.to_thread(self._coordinator.checkpoints.tidy, self._coordinator.seats)
+                seats = dict(self._coordinator.seats)  # tasks are answered meanwhile
+                await asyncio.to_thread(self._coordinator.checkpoints.tidy, seats)
             for told in self._coordinator.saver.told():
                 if not await self._coordinator.sender.send(told):
                     self._coordinator.saver.keep(told)  # for a scheduler that is back soon
