@@ -135,6 +135,13 @@ def test_what_cannot_be_restored_is_never_moved(one: Machine) -> None:
     assert one.where_to("9", (), ASKED_AT_S, forced=True) is Reason.LEFT_TO_SLURM
 
 
+def test_who_said_so_is_never_moved(one: Machine) -> None:
+    """--no-slip-move holds for operators, too."""
+    still = replace(request(2), moves=False)
+    one.handle(looked(3.0, replace(running("6"), request=still)))
+    assert one.where_to("6", (), ASKED_AT_S, forced=True) is Reason.MOVES_NEVER
+
+
 def test_in_observe_nothing_moves(one: Machine) -> None:
     """It says so."""
     one.handle(ModeChanged(50.0, Mode.OBSERVE))

@@ -186,6 +186,17 @@ def test_who_does_not_share_is_heard() -> None:
     assert (alone.shares, shared.shares) == (False, True)
 
 
+def test_who_said_so_is_not_to_be_moved() -> None:
+    """By the submission and by the marker alike."""
+    stays = request_of(job(MARKER.replace("weight=4", "weight=4 move=no")))
+    free = request_of(job(MARKER))
+    assert stays is not None
+    assert free is not None
+    assert (stays.moves, free.moves) == (False, True)
+    told = (read_submission(submission(move=one), Estimator()) for one in (True, None, False))
+    assert [one.moves for one in told] == [True, True, False]
+
+
 def test_a_gpu_takes_guests_unless_its_coordinator_says_otherwise() -> None:
     """An older coordinator says nothing."""
     gpus = [{"index": 0}, {"index": 1, "takes_guests": False}, {"index": 2, "takes_guests": True}]

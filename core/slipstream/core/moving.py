@@ -43,6 +43,8 @@ def target_for(  # noqa: PLR0911 (one for each way a job does not move)
         return Reason.MOVES_ONLY_RUNNING
     if not record.token:
         return Reason.LEFT_TO_SLURM
+    if not state.requests[record.token].moves:
+        return Reason.MOVES_NEVER
     if key in state.moves:
         return Reason.MOVING
     if len(record.sight.nodes) != 1:

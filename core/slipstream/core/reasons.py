@@ -44,6 +44,7 @@ class Reason(StrEnum):
     MOVING = "moving"
     MOVED_LATELY = "moved_lately"
     NOT_RESTORABLE = "not_restorable"
+    MOVES_NEVER = "moves_never"
     # We leave it to Slurm.
     LEFT_TO_SLURM = "left_to_slurm"
     SHAPE_NOT_HANDLED = "shape_not_handled"
@@ -80,6 +81,7 @@ SENTENCE: Final[Mapping[Reason, str]] = {
     Reason.MOVES_ONE_NODE_ONLY: "It runs on several nodes; only jobs on one node are moved so far.",
     Reason.MOVING: "It is being moved to other nodes.",
     Reason.MOVED_LATELY: "It was moved a short while ago.",
+    Reason.MOVES_NEVER: "Its user said --no-slip-move.",
     Reason.NOT_RESTORABLE: "Its node does not say that it can be saved and go on elsewhere.",
     Reason.LEFT_TO_SLURM: "It carries no Slipstream flag: Slurm alone decides about it.",
     Reason.SHAPE_NOT_HANDLED: "It asks for GPUs in a way that is left to Slurm untouched.",

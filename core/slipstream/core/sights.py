@@ -31,6 +31,8 @@ class Request:
     role: Role
     gpus: Gpus
     weight: int = 1
+    moves: bool = True
+    """Whether it may be moved: not with --no-slip-move."""
     shares: bool = True
     """False: its user wants no guest on its GPUs."""
     nodes_min: int = 1

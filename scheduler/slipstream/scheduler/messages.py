@@ -59,6 +59,7 @@ class _Submission(msgspec.Struct):
     hints: Any = None
     roles: Any = None
     share: bool | None = None
+    move: bool | None = None
 
 
 class _Gpu(msgspec.Struct):
@@ -130,6 +131,7 @@ def read_clues(line: bytes) -> Clues:
         gpus=Gpus(told.gpus.per, told.gpus.count),
         weight=told.weight or 1,
         shares=told.share is not False,
+        moves=told.move is not False,
         nodes_min=max(1, (told.nodes[0] if told.nodes else None) or 1),
         tasks=max(1, told.tasks or 1),
         cpus_per_task=max(1, told.cpus_per_task or 1),
