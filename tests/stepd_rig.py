@@ -29,7 +29,7 @@ class Slurm:
     started: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
     def start(
-        self, job: int, program: str = "sleep 60", **environment: str
+        self, job: int, program: str = "sleep 600", **environment: str
     ) -> subprocess.Popen[bytes]:
         """A batch job; ended with its slurmstepd."""
         words = {
