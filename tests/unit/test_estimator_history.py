@@ -188,19 +188,19 @@ def test_what_was_asked_is_kept_until_the_job_has_ended(tmp_path: Path) -> None:
     """By token, over a restart, as numbers and categories; and not for ever."""
     features = Features(family="1/t.py", numbers={"arg.lr": 0.1}, words={"arg.model": "cnn"})
     with closing(History(tmp_path / FILE)) as one:
-        one.remember("00ff", NOW_S, features)
+        one.remember([("00ff", NOW_S, features)])
     with closing(History(tmp_path / FILE)) as one:
         asked = one.recalled("00ff")
         assert asked == ("1/t.py", {"arg.lr": 0.1}, {"arg.model": category_of("cnn")})
         assert one.recalled("0000") is None
-        one.remember("0000", NOW_S + ASKED_FOR_S + 1, features)
+        one.remember([("0000", NOW_S + ASKED_FOR_S + 1, features)])
         assert one.recalled("00ff") is None
 
 
 def test_no_more_submissions_are_kept_than_runs(history: History) -> None:
     """The oldest go first."""
     for number in range(15):
-        history.remember(f"{number:016x}", float(number), Features(family="1/t.py"))
+        history.remember([(f"{number:016x}", float(number), Features(family="1/t.py"))])
     kept = [number for number in range(15) if history.recalled(f"{number:016x}")]
     assert kept == list(range(5, 15))
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import sqlite3
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -95,14 +95,9 @@ class History:
 
     def add(self, runs: Iterable[Run]) -> int:
         """Keep these, all or none, in place of what was known of them; returns how many came."""
-        self._db.execute("BEGIN IMMEDIATE")
-        try:
+        with self._all_or_none():
             count = self._db.executemany(_PUT, map(to_row, runs)).rowcount
             self._forget()
-        except BaseException:
-            self._db.execute("ROLLBACK")
-            raise
-        self._db.execute("COMMIT")
         return max(0, count)
 
     def runs(self, family: str | None = None) -> Iterator[Run]:
@@ -130,22 +125,22 @@ class History:
         (version,) = self._db.execute("PRAGMA data_version").fetchone()
         return int(version)
 
-    def remember(self, token: str, at_s: float, features: Features) -> None:
-        """Keep what a job was submitted with until it ends; jobs wait for weeks at most."""
-        row = (
-            token,
-            at_s,
-            features.family,
-            to_json(features.numbers),
-            to_json(features.categories),
-        )
-        self._db.execute("INSERT OR REPLACE INTO asked VALUES (?, ?, ?, ?, ?)", row)
-        self._db.execute("DELETE FROM asked WHERE at_s < ?", (at_s - ASKED_FOR_S,))
-        self._db.execute(
-            "DELETE FROM asked WHERE token IN (SELECT token FROM asked ORDER BY at_s DESC "
-            "LIMIT -1 OFFSET ?)",
-            (self._most_runs,),
-        )
+    def remember(self, submissions: Iterable[tuple[str, float, Features]]) -> None:
+        """Keep what jobs were submitted with, token and when, until they end: weeks at most."""
+        rows = [
+            (token, at_s, one.family, to_json(one.numbers), to_json(one.categories))
+            for token, at_s, one in submissions
+        ]
+        with self._all_or_none():
+            self._db.executemany("INSERT OR REPLACE INTO asked VALUES (?, ?, ?, ?, ?)", rows)
+            self._db.execute(
+                "DELETE FROM asked WHERE at_s < (SELECT max(at_s) FROM asked) - ?", (ASKED_FOR_S,)
+            )
+            self._db.execute(
+                "DELETE FROM asked WHERE token IN (SELECT token FROM asked ORDER BY at_s DESC "
+                "LIMIT -1 OFFSET ?)",
+                (self._most_runs,),
+            )
 
     def recalled(self, token: str) -> Asked | None:
         """What a job was submitted with, if we were told."""
@@ -156,6 +151,16 @@ class History:
     def __len__(self) -> int:
         (count,) = self._db.execute("SELECT count(*) FROM run").fetchone()
         return int(count)
+
+    @contextmanager
+    def _all_or_none(self) -> Iterator[None]:
+        self._db.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+        except BaseException:
+            self._db.execute("ROLLBACK")
+            raise
+        self._db.execute("COMMIT")
 
     def _forget(self) -> None:
         """What is too old, then the oldest of what is too much."""

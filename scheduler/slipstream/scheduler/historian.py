@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger(__name__)
 _LINGERS_S: Final = 4.0
 """After a job's end: the last reports of its nodes are still on their way."""
+_BREATH_S: Final = 0.2
 _MOST_AT_START: Final = 5_000
 _HERE: Final = frozenset({Standing.RUNNING, Standing.SUSPENDED, Standing.COMPLETING})
 
@@ -169,14 +170,29 @@ class Historian:
             return
         with closing(history):
             self._guarded(lambda: self._learn(_latest(history.runs())))
-            while (told := self._queue.get()) is not None:
-                self._guarded(lambda one=told: self._take(history, one))  # type: ignore[misc]
+            told: list[_Asked | _Ended | None] = []
+            while None not in told:
+                told = self._told()
+                asked = [one for one in told if isinstance(one, _Asked)]
+                self._guarded(lambda those=asked: self._remember(history, those))  # type: ignore[misc]
+                for ended in told:
+                    if isinstance(ended, _Ended):
+                        self._guarded(lambda one=ended: self._write(history, one))  # type: ignore[misc]
 
-    def _take(self, history: History, told: _Asked | _Ended) -> None:
-        if isinstance(told, _Asked):
-            clues = told.clues
-            history.remember(clues.request.token, told.at_s, read(clues))
-            return
+    def _told(self) -> list[_Asked | _Ended | None]:
+        """All that there is, and what comes with it: a burst of submissions is written at once."""
+        told = [self._queue.get()]
+        if told[0] is not None:
+            time.sleep(_BREATH_S)
+        while not self._queue.empty():  # nobody else takes from it
+            told.append(self._queue.get())
+        return told
+
+    def _remember(self, history: History, asked: list[_Asked]) -> None:
+        if asked:
+            history.remember((one.clues.request.token, one.at_s, read(one.clues)) for one in asked)
+
+    def _write(self, history: History, told: _Ended) -> None:
         sight = told.job.sight
         token = sight.request.token if sight.request else ""
         asked = history.recalled(token)

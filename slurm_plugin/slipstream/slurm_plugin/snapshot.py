@@ -74,11 +74,12 @@ class Changes:
 
 def changes_between(before: Snapshot, after: Snapshot) -> Changes:
     """What happened between two snapshots, in the order of Slurm's lists."""
-    seen = {job.job_id: _without_estimates(job) for job in before.jobs}
-    now = {job.job_id: _without_estimates(job) for job in after.jobs}
+    seen = {job.job_id: job for job in before.jobs}
+    now = {job.job_id: job for job in after.jobs}
+    same = {number for number, job in now.items() if _no_news(seen.get(number), job)}
     # Arrays are taken apart only where something happened: they may have many thousand tasks.
-    old = _by_ref(job for job in before.jobs if now.get(job.job_id) != seen[job.job_id])
-    new = _by_ref(job for job in after.jobs if seen.get(job.job_id) != now[job.job_id])
+    old = _by_ref(job for number, job in seen.items() if number not in same)
+    new = _by_ref(job for number, job in now.items() if number not in same)
     nodes_before = {node.name: node for node in before.nodes}
     nodes_after = {node.name: node for node in after.nodes}
     return Changes(
@@ -86,7 +87,7 @@ def changes_between(before: Snapshot, after: Snapshot) -> Changes:
         changed=tuple(
             (old[ref], job)
             for ref, job in new.items()
-            if ref in old and _without_estimates(old[ref]) != _without_estimates(job)
+            if ref in old and not _no_news(old[ref], job)
         ),
         gone=tuple(job for ref, job in old.items() if ref not in new),
         nodes=tuple(node for node in after.nodes if nodes_before.get(node.name) != node),
@@ -107,6 +108,11 @@ def gres_in_use(jobs: Iterable[Job]) -> dict[str, dict[str, tuple[int, ...]]]:
 
 def _by_ref(jobs: Iterable[Job]) -> dict[JobRef, Job]:
     return {job.ref: job for job in each_task(jobs)}
+
+
+def _no_news(old: Job | None, new: Job) -> bool:
+    # Most of a long queue is as it was: to compare is much cheaper than to make others of it.
+    return old is not None and (old == new or _without_estimates(old) == _without_estimates(new))
 
 
 def _without_estimates(job: Job) -> Job:
