@@ -26,6 +26,8 @@ _log = logging.getLogger(__name__)
 
 TICK_S: Final = 0.1
 HURRIED_TICK_S: Final = 0.02
+IDLE_TICK_S: Final = 0.5
+"""While nobody of ours is on the node: all that can come is an owner, or a task that asks."""
 LEASE_EVERY_S: Final = 1.0
 SCAN_EVERY_S: Final = 0.5
 TIDY_EVERY_S: Final = 5.0
@@ -95,10 +97,15 @@ async def _tick_until_stopped(coordinator: Coordinator) -> None:
     while not stopped.is_set():
         await clock.tick()
         with contextlib.suppress(TimeoutError):
-            # Whoever has the next turn waits for the one before to be gone.
-            tick_s = HURRIED_TICK_S if coordinator.reflexes.hurries else TICK_S
-            await asyncio.wait_for(stopped.wait(), tick_s)
+            await asyncio.wait_for(stopped.wait(), _until_the_next_s(coordinator))
     await clock.finish()
+
+
+def _until_the_next_s(coordinator: Coordinator) -> float:
+    if not coordinator.seats:
+        return IDLE_TICK_S
+    # Whoever has the next turn waits for the one before to be gone.
+    return HURRIED_TICK_S if coordinator.reflexes.hurries else TICK_S
 
 
 class _Clock:
