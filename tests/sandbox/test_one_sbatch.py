@@ -6,6 +6,7 @@ Everything of ours runs, then dies, hangs and comes back; and jobs without a fla
 
 from __future__ import annotations
 
+import json
 import signal
 import sys
 import time
@@ -276,3 +277,24 @@ def _gpus(job: Job) -> list[tuple[str, tuple[int, ...]]]:
 def _job(box: Sandbox, number: str) -> Job:
     jobs = CliSlurm(SubprocessRunner(box.environment)).jobs()
     return next(job for job in jobs if str(job.ref) == number)
+
+
+def test_the_doctor_finds_a_healthy_cluster_and_what_is_wrong_with_it(
+    box: Sandbox, eventually: Eventually
+) -> None:
+    """On the controller and on a node; then without the scheduler."""
+
+    def wrong(*where: str) -> set[str]:
+        done = box.run(
+            *where, sys.executable, "-m", "slipstream.cli", "doctor", "--json", check=False
+        )
+        told = json.loads(done.stdout)
+        assert told["healthy"] == (done.returncode == 0)
+        return {one["check"] for one in told["findings"] if one["verdict"] == "wrong"}
+
+    assert eventually(lambda: wrong() == set()), wrong()
+    # Each node of a sandbox has a /run of its own, which only its slurmd knows of.
+    at_home = f"SLIPSTREAM_NODE_RUN_DIR={box.layout.run / 'n1'}"
+    assert wrong("srun", "--quiet", "--nodelist=n1", "--gres=gpu:1", "env", at_home) == set()
+    box.kill("scheduler")
+    assert wrong() == {"scheduler"}

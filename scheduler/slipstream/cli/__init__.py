@@ -7,6 +7,7 @@ from importlib.metadata import version
 
 import click
 
+from slipstream.cli.doctor import doctor
 from slipstream.cli.estimate import estimate
 from slipstream.cli.estimator import estimator
 from slipstream.cli.gpus import gpus
@@ -37,6 +38,7 @@ def main() -> None:
       slipstream jobs                          owners, guests, and why jobs wait
       slipstream why JOBID                     one job's reason and story
       slipstream estimate train.sh             what a job would be thought to need
+      slipstream doctor                        whether Slurm and Slipstream fit together here
 
     \b
     Before that:
@@ -45,6 +47,7 @@ def main() -> None:
 
 
 COMMANDS = (
+    doctor,
     estimate,
     estimator,
     gpus,

@@ -1,0 +1,262 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What each fact means, and what to do about it. Pure; one function for one question."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from slipstream.cli.doctor.facts import Facts
+
+_TESTED: Final = ("22.05", "24.11")
+_SHOWN_NODES: Final = 8
+
+
+class Verdict(StrEnum):
+    """How a check ended."""
+
+    GOOD = "good"
+    NOTE = "note"
+    BAD = "wrong"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What a check has to say."""
+
+    check: str
+    verdict: Verdict
+    says: str
+    fix: str = ""
+
+
+def _good(check: str, says: str) -> Finding:
+    return Finding(check, Verdict.GOOD, says)
+
+
+def _note(check: str, says: str, fix: str = "") -> Finding:
+    return Finding(check, Verdict.NOTE, says, fix)
+
+
+def _bad(check: str, says: str, fix: str) -> Finding:
+    return Finding(check, Verdict.BAD, says, fix)
+
+
+def controller(facts: Facts) -> Iterator[Finding]:
+    """Without its configuration there is little to look at."""
+    if facts.config is None:
+        yield _bad(
+            "slurmctld",
+            f"does not answer: {facts.slurm_said}",
+            "start it, or set SLURM_CONF; what depends on it was not looked at",
+        )
+        return
+    yield _good("slurmctld", "answers")
+    known = facts.version.removeprefix("slurm-wlm ").removeprefix("slurm ")
+    if known.startswith(_TESTED):
+        yield _good("Slurm's version", known)
+    else:
+        yield _note(
+            "Slurm's version",
+            f"{known or 'not known'}: tested are {', '.join(_TESTED)}",
+            "try it in mode observe first",
+        )
+
+
+def munge(facts: Facts) -> Iterator[Finding]:
+    """Whoever speaks for a user is believed by MUNGE only."""
+    if facts.config is None:
+        return
+    if facts.munge:
+        yield _bad(
+            "munge",
+            facts.munge,
+            "start munged here, with the cluster's key and a clock that agrees (chrony or ntpd)",
+        )
+    else:
+        yield _good("munge", "credentials are made and read here, the clock agrees")
+
+
+def seats(facts: Facts) -> Iterator[Finding]:
+    """Guests hold a slot instead of a GPU."""
+    if facts.config is None:
+        return
+    if "slot" in facts.config.get("GresTypes", "").split(","):
+        yield _good("GresTypes", facts.config["GresTypes"])
+    else:
+        yield _bad(
+            "GresTypes",
+            "has no 'slot': guests cannot be submitted",
+            "slurm.conf: GresTypes=gpu,slot and slot:N in each node's Gres=; gres.conf: "
+            "Name=slot Count=N Flags=CountOnly; then restart slurmctld and slurmd",
+        )
+
+
+def submission(facts: Facts) -> Iterator[Finding]:
+    """Classes become roles in job_submit; flags come by SPANK."""
+    if facts.config is None:
+        return
+    plugins = facts.config.get("JobSubmitPlugins", "").split(",")
+    if "lua" not in plugins:
+        yield _bad(
+            "JobSubmitPlugins",
+            "has no 'lua': flags are taken and nothing follows from them",
+            "slurm.conf: JobSubmitPlugins=lua; three lines at the end of job_submit.lua "
+            "(docs/flags.md)",
+        )
+    elif facts.job_submit is not None and "slipstream" not in facts.job_submit:
+        yield _bad(
+            "job_submit.lua",
+            "does not call Slipstream",
+            "add the three lines of docs/flags.md at its end; the site's own rules stay",
+        )
+    else:
+        where = "read" if facts.job_submit is not None else "cannot be read from here"
+        yield _good("JobSubmitPlugins", f"lua; job_submit.lua {where}")
+    if facts.flags:
+        yield _good("flags", "sbatch knows --slip-class")
+    elif facts.flags is not None:
+        yield _bad(
+            "flags",
+            "this host's sbatch does not know --slip-class",
+            "plugstack.conf: optional slipstream.so, on every host where jobs are submitted or run",
+        )
+
+
+def scheduling(facts: Facts) -> Iterator[Finding]:
+    """Settings of Slurm's own scheduler that advice depends on."""
+    config = facts.config
+    if config is None:
+        return
+    if "defer" in config.get("SchedulerParameters", "").split(","):
+        yield _good("SchedulerParameters", "defer is set")
+    else:
+        yield _bad(
+            "SchedulerParameters",
+            "without 'defer' a job may start inside its own submission, before any advice",
+            "slurm.conf: SchedulerParameters=…,defer; scontrol reconfigure",
+        )
+    if config.get("SelectType") != "select/cons_tres":
+        yield _note(
+            "SelectType",
+            f"{config.get('SelectType', 'not set')}: advice is carried out by soft hold only",
+            "the select wrapper is for select/cons_tres (docs/advice-board.md)",
+        )
+    if "GANG" in config.get("PreemptMode", "").split(","):
+        yield _bad(
+            "PreemptMode",
+            "GANG: Slurm suspends jobs by itself, guests and turns would be suspended twice",
+            "slurm.conf: PreemptMode without GANG; Slipstream takes turns at mini-batches",
+        )
+    if config.get("JobRequeue") == "0":
+        yield _note(
+            "JobRequeue", "0: jobs that do not say --requeue are never moved", "JobRequeue=1"
+        )
+    if config.get("JobFileAppend") == "0":
+        yield _note(
+            "JobFileAppend",
+            "0: the output of a job that was moved is written anew, from its beginning",
+            "slurm.conf: JobFileAppend=1",
+        )
+    if not facts.topology:
+        yield _note(
+            "topology",
+            "Slurm tells of no racks: all nodes count as equally near",
+            "slurm.conf: TopologyPlugin=topology/tree and a topology.conf",
+        )
+
+
+def scheduler(facts: Facts) -> Iterator[Finding]:
+    """Our own daemon, and what it hears of the nodes."""
+    told = facts.scheduler
+    if told is None:
+        yield _bad(
+            "scheduler",
+            facts.scheduler_said,
+            "jobs run on without it; start it where slurmctld runs",
+        )
+        return
+    if told["switched_off"]:
+        yield _note("scheduler", "switched off: Slurm decides alone", "slipstream mode --enable")
+    else:
+        yield _good("scheduler", f"answers, mode {told['mode']}, advice by {told['carrier']}")
+    if told.get("slurm_away"):
+        yield _bad(
+            "scheduler",
+            f"it cannot reach slurmctld: {told['slurm_away']}",
+            "its SLURM_CONF and user must be those of an operator",
+        )
+    silent = [str(one["node"]) for one in facts.nodes if one["gpus"] and not one["devices"]]
+    if silent:
+        more = f" and {len(silent) - _SHOWN_NODES} more" if len(silent) > _SHOWN_NODES else ""
+        yield _bad(
+            "coordinators",
+            f"nobody reports from {', '.join(silent[:_SHOWN_NODES])}{more}",
+            "start the coordinator there, and run this command there; guests start meanwhile, "
+            "on GPUs by a static table",
+        )
+    elif facts.nodes:
+        yield _good("coordinators", f"all {len(facts.nodes)} nodes report")
+
+
+def node(facts: Facts) -> Iterator[Finding]:
+    """What can only be seen where the GPUs are."""
+    here = facts.node
+    if here is None:
+        return
+    if here.gpu_error:
+        yield _bad(
+            "GPU driver",
+            f"NVML: {here.gpu_error}",
+            "install the driver's NVML library (libnvidia-ml.so.1), or look at dmesg",
+        )
+    else:
+        yield _good("GPU driver", f"{here.gpus} GPUs")
+    if here.mig:
+        yield _note(
+            "MIG",
+            f"GPUs {', '.join(map(str, here.mig))} are cut into instances: guests do not join them",
+            "nvidia-smi -mig 0, or leave those to owners",
+        )
+    if here.coordinator:
+        yield _bad(
+            "coordinator",
+            f"does not answer: {here.coordinator}",
+            f"start it on {here.name}; jobs run on without it, guests take turns by themselves",
+        )
+    else:
+        yield _good("coordinator", f"answers on {here.name}")
+    if here.ramdisk_mib * 10 < here.memory_mib:
+        yield _note(
+            "ramdisk",
+            f"{here.ramdisk_mib} MiB free, of {here.memory_mib} MiB of memory: checkpoints may "
+            "not fit",
+            "give the coordinator --checkpoint-room-mib, or enlarge the tmpfs of /dev/shm",
+        )
+    else:
+        yield _good("ramdisk", f"{here.ramdisk_mib} MiB free")
+    config = facts.config or {}
+    if config.get("ConstrainDevices", "").lower() == "yes" and here.cgroups == 2:  # noqa: PLR2004
+        yield _bad(
+            "cgroups",
+            "ConstrainDevices with cgroup v2: a guest cannot be let onto an owner's GPU",
+            "cgroup.conf: ConstrainDevices=no on nodes with guests, or boot with cgroup v1 "
+            "(docs/coordinator.md)",
+        )
+    elif here.cgroups:
+        yield _good("cgroups", f"v{here.cgroups}")
+
+
+CHECKS: Final[tuple[Callable[[Facts], Iterator[Finding]], ...]] = (
+    controller,
+    munge,
+    seats,
+    submission,
+    scheduling,
+    scheduler,
+    node,
+)

@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the doctor makes of what it sees: every fault is found, with something to do about it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from click.testing import CliRunner
+
+from slipstream.cli import main
+from slipstream.cli.doctor.checks import CHECKS, Verdict
+from slipstream.cli.doctor.facts import Facts, Node, settings_in
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = pytest.mark.unit
+
+CONFIG = {
+    "GresTypes": "gpu,slot",
+    "JobFileAppend": "1",
+    "JobRequeue": "1",
+    "JobSubmitPlugins": "require_timelimit,lua",
+    "PreemptMode": "OFF",
+    "SchedulerParameters": "bf_interval=30,defer",
+    "SelectType": "select/cons_tres",
+}
+HERE = Node(name="n1", gpus=4, ramdisk_mib=50_000, memory_mib=100_000, cgroups=2)
+HEALTHY = Facts(
+    config=CONFIG,
+    version="slurm-wlm 22.05.8",
+    flags=True,
+    job_submit='slipstream = require("slipstream")',
+    scheduler={"mode": "advise", "carrier": "board", "switched_off": False, "slurm_away": None},
+    nodes=({"node": "n1", "gpus": 4, "devices": [{}]}, {"node": "c1", "gpus": 0, "devices": []}),
+    node=HERE,
+)
+
+
+def found(facts: Facts) -> dict[str, Verdict]:
+    """What is not as it should be; each has something to do about it."""
+    odd = [one for check in CHECKS for one in check(facts) if one.verdict is not Verdict.GOOD]
+    assert all(one.fix for one in odd)
+    return {one.check: one.verdict for one in odd}
+
+
+def without(**changes: str) -> dict[str, str]:
+    """The configuration with other settings."""
+    return {**CONFIG, **changes}
+
+
+def test_nothing_is_wrong_with_a_healthy_cluster() -> None:
+    """Neither on a node nor on the controller; and all is told of."""
+    assert found(HEALTHY) == {}
+    assert found(replace(HEALTHY, node=None)) == {}
+    assert sum(1 for check in CHECKS for _ in check(HEALTHY)) == 13
+
+
+@pytest.mark.parametrize(
+    ("change", "check", "verdict"),
+    [
+        ({"config": None, "slurm_said": "refused"}, "slurmctld", Verdict.BAD),
+        ({"version": "slurm 19.05.5"}, "Slurm's version", Verdict.NOTE),
+        ({"munge": "Expired credential"}, "munge", Verdict.BAD),
+        ({"config": without(GresTypes="gpu,slots")}, "GresTypes", Verdict.BAD),
+        ({"config": without(JobSubmitPlugins="all_partitions")}, "JobSubmitPlugins", Verdict.BAD),
+        ({"job_submit": "function slurm_job_submit() end"}, "job_submit.lua", Verdict.BAD),
+        ({"flags": False}, "flags", Verdict.BAD),
+        ({"config": without(SchedulerParameters="x")}, "SchedulerParameters", Verdict.BAD),
+        ({"config": without(SelectType="select/linear")}, "SelectType", Verdict.NOTE),
+        ({"config": without(PreemptMode="GANG,SUSPEND")}, "PreemptMode", Verdict.BAD),
+        ({"config": without(JobRequeue="0")}, "JobRequeue", Verdict.NOTE),
+        ({"config": without(JobFileAppend="0")}, "JobFileAppend", Verdict.NOTE),
+        ({"topology": False}, "topology", Verdict.NOTE),
+        ({"scheduler": None, "scheduler_said": "nobody"}, "scheduler", Verdict.BAD),
+        (
+            {"nodes": ({"node": "n2", "gpus": 4, "devices": []},)},
+            *("coordinators", Verdict.BAD),
+        ),
+        ({"node": replace(HERE, gpu_error="no library")}, "GPU driver", Verdict.BAD),
+        ({"node": replace(HERE, mig=(1,))}, "MIG", Verdict.NOTE),
+        ({"node": replace(HERE, coordinator="refused")}, "coordinator", Verdict.BAD),
+        ({"node": replace(HERE, ramdisk_mib=64)}, "ramdisk", Verdict.NOTE),
+        ({"config": without(ConstrainDevices="yes")}, "cgroups", Verdict.BAD),
+    ],
+)
+def test_each_fault_is_found(change: dict[str, Any], check: str, verdict: Verdict) -> None:
+    """That one, and no other."""
+    assert found(replace(HEALTHY, **change)) == {check: verdict}
+
+
+@pytest.mark.parametrize("key", ["switched_off", "slurm_away"])
+def test_a_scheduler_that_does_nothing_says_why(key: str) -> None:
+    """Thrown by somebody, or without a controller."""
+    told = {**(HEALTHY.scheduler or {}), key: "no controller"}
+    assert "scheduler" in found(replace(HEALTHY, scheduler=told))
+
+
+def test_settings_are_read_as_slurm_shows_them() -> None:
+    """What is not set is not there; values may have the sign in them."""
+    shown = """Configuration data as of 2026-11-16T15:00:00
+AuthInfo                = socket=/run/m.sock,cred_expire=5
+CliFilterPlugins        = (null)
+GresTypes               = gpu,slot
+
+Cgroup Support Configuration:
+ConstrainDevices        = no
+"""
+    assert settings_in(shown) == {
+        "AuthInfo": "socket=/run/m.sock,cred_expire=5",
+        "GresTypes": "gpu,slot",
+        "ConstrainDevices": "no",
+    }
+
+
+def test_without_slurm_and_daemons_it_says_so_and_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An empty machine: no traceback, exit code 1, for people and for programs."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    for name in ("SLURM_CONF", "SLURMD_NODENAME"):
+        monkeypatch.delenv(name, raising=False)
+    words = ["doctor", f"--run-dir={tmp_path}"]
+    told = CliRunner().invoke(main, [*words, "--json"])
+    assert told.exit_code == 1
+    answer = json.loads(told.stdout)
+    assert not answer["healthy"]
+    assert {one["check"] for one in answer["findings"]} >= {"slurmctld", "scheduler"}
+    for_people = CliRunner().invoke(main, [*words, "--no-color"])
+    assert for_people.exit_code == 1
+    assert "2 wrong" in for_people.stdout
