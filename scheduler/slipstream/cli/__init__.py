@@ -18,6 +18,7 @@ from slipstream.cli.move import move
 from slipstream.cli.replay import replay
 from slipstream.cli.sandbox import sandbox
 from slipstream.cli.scheduler import scheduler
+from slipstream.cli.setup import setup
 from slipstream.cli.simulate import simulate
 from slipstream.cli.why import why
 
@@ -43,6 +44,7 @@ def main() -> None:
     \b
     Before that:
       slipstream simulate TRACE --compare      what each policy would make of a trace
+      slipstream setup                         what Slurm's files need, as a diff
     """
 
 
@@ -58,6 +60,7 @@ COMMANDS = (
     replay,
     sandbox,
     scheduler,
+    setup,
     simulate,
     why,
 )

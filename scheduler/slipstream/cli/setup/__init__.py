@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`slipstream setup`: what Slurm's files need, as a diff; applied when asked, and taken back."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import Final
+
+import click
+
+from slipstream.cli.doctor.facts import settings_in
+from slipstream.cli.setup import applied, edits
+from slipstream.cli.setup.edits import SetupError
+from slipstream.sandbox import SandboxError, plugins
+
+_DEFAULT_CONF: Final = "/etc/slurm/slurm.conf"
+_DEFAULT_LIBRARY: Final = Path("/usr/lib/slipstream/slipstream.so")
+_DEFAULT_LUA: Final = Path("/usr/share/slipstream/lua")
+_NEXT: Final = """\
+Next:
+  1. the same files on every host (or configless Slurm), {library} on login and compute nodes
+  2. restart slurmctld and every slurmd: GRES and plugins are read at their start only
+  3. start 'slipstream scheduler run' beside slurmctld, 'python -m slipstream.coordinator' on nodes
+  4. slipstream doctor
+To take it back: slipstream setup --undo"""
+
+
+@click.command()
+@click.option(
+    "--conf",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="slurm.conf; else what slurmctld says, else $SLURM_CONF.",
+)
+@click.option("--guests-per-gpu", type=click.IntRange(1, 16), default=3, show_default=True)
+@click.option(
+    "--library",
+    type=click.Path(path_type=Path, dir_okay=False),
+    default=_DEFAULT_LIBRARY,
+    show_default=True,
+    help="Where the SPANK plugin is to be on all hosts; built there if it is not.",
+)
+@click.option(
+    "--lua",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=_DEFAULT_LUA,
+    show_default=True,
+    help="Where our Lua modules are to be beside slurmctld; copied there if they are not.",
+)
+@click.option("--apply", "applies", is_flag=True, help="Write it. Without this nothing is changed.")
+@click.option("--undo", "undoes", is_flag=True, help="Put back what was there before --apply.")
+def setup(
+    conf: Path | None,
+    guests_per_gpu: int,
+    library: Path,
+    lua: Path,
+    *,
+    applies: bool,
+    undoes: bool,
+) -> None:
+    """Show what slurm.conf, gres.conf, plugstack.conf and job_submit.lua need, as a diff.
+
+    Nothing is changed without --apply, and --undo puts back what was there. The site's own settings
+    and rules stay: words are added to lists, lines at ends. Run it where slurmctld runs.
+
+    \b
+    Examples:
+      slipstream setup
+      slipstream setup --apply
+      slipstream setup --undo
+    """
+    if applies and undoes:
+        raise click.UsageError("--apply and --undo: which of the two?")
+    try:
+        conf = conf or _conf()
+        if undoes:
+            for path in applied.undo(conf.parent):
+                click.echo(f"as it was: {path}")
+            return
+        texts = _wanted(conf, guests_per_gpu, library, lua)
+        _show(texts)
+        if applies and texts:
+            applied.apply(conf.parent, texts, _install(library, lua))
+            click.echo(f"written: {', '.join(map(str, texts))}\n{_NEXT.format(library=library)}")
+        elif texts:
+            click.echo("nothing was changed; --apply writes it")
+    except (SetupError, SandboxError, OSError) as error:
+        raise click.ClickException(str(error)) from error
+
+
+def _wanted(conf: Path, guests_per_gpu: int, library: Path, lua: Path) -> dict[Path, str]:
+    """The files that must change, with what they must say."""
+    folder = conf.parent
+    slurm = edits.slurm_conf(conf.read_text(), guests_per_gpu)
+    gres, plugstack, submit = (
+        folder / name for name in ("gres.conf", "plugstack.conf", "job_submit.lua")
+    )
+    for note in edits.notes(slurm):
+        click.echo(f"note: {note}", err=True)
+    texts = {
+        conf: slurm,
+        gres: edits.gres_conf(_text(gres), slurm),
+        plugstack: edits.plugstack_conf(_text(plugstack), library),
+        submit: edits.job_submit_lua(_text(submit), lua),
+    }
+    return {path: text for path, text in texts.items() if text != _text(path)}
+
+
+def _show(texts: dict[Path, str]) -> None:
+    if not texts:
+        click.echo("Slurm's files say all that Slipstream needs")
+    for path, text in texts.items():
+        diff = difflib.unified_diff(
+            _text(path).splitlines(keepends=True),
+            text.splitlines(keepends=True),
+            *(f"{path}", f"{path} with Slipstream"),
+            n=1,
+        )
+        click.echo("".join(diff), nl=False)
+
+
+def _install(library: Path, lua: Path) -> list[Path]:
+    """Have there what the files name, before Slurm reads them; says what was not there."""
+    installed = []
+    if not library.exists():
+        with tempfile.TemporaryDirectory() as folder:
+            built = plugins.spank_library(Path(folder))
+            library.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(built, library)
+        installed.append(library)
+    modules = plugins.lua_modules()
+    for module in (path for path in modules.rglob("*.lua") if "examples" not in path.parts):
+        target = lua / module.relative_to(modules)
+        if not target.exists():
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(module, target)
+            installed.append(target)
+    return installed
+
+
+def _conf() -> Path:
+    try:
+        shown = subprocess.run(
+            ("scontrol", "show", "config"), capture_output=True, text=True, timeout=10, check=False
+        ).stdout
+    except (OSError, subprocess.TimeoutExpired):
+        shown = ""
+    named = settings_in(shown).get("SLURM_CONF") or os.environ.get("SLURM_CONF") or _DEFAULT_CONF
+    if not Path(named).exists():
+        raise SetupError(f"there is no {named}; --conf names another")
+    return Path(named)
+
+
+def _text(path: Path) -> str:
+    return path.read_text() if path.exists() else ""

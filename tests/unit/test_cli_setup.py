@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `slipstream setup` makes of a site's files, and that it can always be taken back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from slipstream.cli import main
+from slipstream.cli.setup import applied, edits
+from slipstream.cli.setup.edits import SetupError
+
+pytestmark = pytest.mark.unit
+
+SITE = """\
+# A site of its own.
+ClusterName=deep
+#GresTypes=gpu,mps
+gresTypes=gpu,nic
+SchedulerParameters=bf_interval=30   # tuned
+JobSubmitPlugins=require_timelimit
+NodeName=DEFAULT CPUs=64 Gres=gpu:a100:8(S:0-1),nic:2
+NodeName=big[1-4] RealMemory=512000
+NodeName=small[1-2] CPUs=16 \\
+  Gres=gpu:2 RealMemory=64000
+NodeName=login1 CPUs=4 Gres=nic:1
+PartitionName=batch Nodes=ALL
+"""
+
+
+def test_a_site_keeps_all_it_has() -> None:
+    """Words come into its lists, slots to its GPUs; nothing else changes, and not twice."""
+    slurm = edits.slurm_conf(SITE, guests_per_gpu=3)
+    assert slurm.splitlines() == [
+        "# A site of its own.",
+        "ClusterName=deep",
+        "#GresTypes=gpu,mps",
+        "gresTypes=gpu,nic,slot",
+        "SchedulerParameters=bf_interval=30,defer   # tuned",
+        "JobSubmitPlugins=require_timelimit,lua",
+        "NodeName=DEFAULT CPUs=64 Gres=gpu:a100:8(S:0-1),nic:2,slot:24",
+        "NodeName=big[1-4] RealMemory=512000",
+        "NodeName=small[1-2] CPUs=16 \\",
+        "  Gres=gpu:2,slot:6 RealMemory=64000",
+        "NodeName=login1 CPUs=4 Gres=nic:1",
+        "PartitionName=batch Nodes=ALL",
+        "JobFileAppend=1",
+    ]
+    assert edits.slurm_conf(slurm, guests_per_gpu=5) == slurm
+
+
+def test_gres_conf_counts_slots_on_the_nodes_that_have_some() -> None:
+    """Also where a default gives them; a file that knows slots is left alone."""
+    slurm = edits.slurm_conf(SITE, guests_per_gpu=3)
+    gres = edits.gres_conf("AutoDetect=nvml", slurm)
+    assert gres.splitlines() == [
+        "AutoDetect=nvml",
+        "NodeName=big[1-4] Name=slot Count=24 Flags=CountOnly",
+        "NodeName=small[1-2] Name=slot Count=6 Flags=CountOnly",
+    ]
+    assert edits.gres_conf(gres, slurm) == gres
+
+
+def test_a_cluster_without_gpus_is_told_so() -> None:
+    """And not given empty files."""
+    with pytest.raises(SetupError, match="no NodeName line"):
+        edits.gres_conf("", edits.slurm_conf("NodeName=n1 CPUs=2\n", guests_per_gpu=3))
+
+
+def test_a_site_has_its_say_before_us() -> None:
+    """Our lines come last; without a file of its own the functions are there all the same."""
+    own = "function slurm_job_submit() return slurm.ERROR end"
+    text = edits.job_submit_lua(own, Path("/x/lua"))
+    assert text.startswith(own + "\n")
+    assert text.rstrip().endswith("slipstream.wrap(slurm_job_submit, slurm_job_modify)")
+    assert edits.job_submit_lua(text, Path("/x/lua")) == text
+    assert "function slurm_job_modify" in edits.job_submit_lua("", Path("/x/lua"))
+
+
+def test_what_a_person_must_decide_is_said() -> None:
+    """Files that are included, and owners that get every CPU."""
+    assert edits.notes(SITE) == []
+    told = edits.notes("include nodes.conf\nPartitionName=a DefCpuPerGPU=16\n")
+    assert [line.split()[0] for line in told] == ["slurm.conf", "DefCpuPerGPU"]
+
+
+def run(folder: Path, *words: str) -> Result:
+    """The command for a site in a folder."""
+    where = (f"--conf={folder / 'slurm.conf'}", f"--library={folder / 'lib' / 's.so'}")
+    return CliRunner().invoke(main, ["setup", *where, f"--lua={folder / 'lua'}", *words])
+
+
+def contents(folder: Path) -> dict[Path, bytes]:
+    """Everything below a folder."""
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_shown_applied_and_taken_back(tmp_path: Path) -> None:
+    """A diff changes nothing; applied twice is once; taken back, not a byte is left."""
+    conf = tmp_path / "slurm.conf"
+    conf.write_text(SITE)
+    conf.chmod(0o640)
+    before = contents(tmp_path)
+    shown = run(tmp_path)
+    assert shown.exit_code == 0, shown.output
+    assert "+gresTypes=gpu,nic,slot" in shown.output
+    assert "nothing was changed" in shown.output
+    assert contents(tmp_path) == before
+    done = run(tmp_path, "--apply")
+    assert done.exit_code == 0, done.output
+    assert conf.stat().st_mode & 0o777 == 0o640
+    assert (tmp_path / "lib" / "s.so").read_bytes()[:4] == b"\x7fELF"
+    assert (tmp_path / "lua" / "slipstream.lua").exists()
+    assert "say all that Slipstream needs" in run(tmp_path, "--apply").output
+    assert run(tmp_path, "--undo").exit_code == 0
+    assert contents(tmp_path) == before
+
+
+def test_a_file_that_somebody_changed_since_is_not_overwritten(tmp_path: Path) -> None:
+    """Nothing at all is taken back then; the message names the file and where the old one is."""
+    (tmp_path / "slurm.conf").write_text(SITE)
+    assert run(tmp_path, "--apply").exit_code == 0
+    with (tmp_path / "slurm.conf").open("a") as conf:
+        conf.write("MaxJobCount=5\n")
+    there = contents(tmp_path)
+    refused = run(tmp_path, "--undo")
+    assert refused.exit_code == 1
+    assert "changed by somebody since" in refused.output
+    assert str(tmp_path / "slurm.conf") in refused.output
+    assert contents(tmp_path) == there
+
+
+def test_killed_before_the_last_file_it_can_be_taken_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The record was there first."""
+    names = [tmp_path / name for name in ("a", "b", "c")]
+    names[0].write_text("old a")
+    names[1].write_text("old b")
+    before = contents(tmp_path)
+    write = applied._write  # noqa: SLF001 (to die in it)
+
+    def dies(path: Path, text: str) -> None:
+        if path == names[1]:
+            raise KeyboardInterrupt
+        write(path, text)
+
+    monkeypatch.setattr(applied, "_write", dies)
+    with pytest.raises(KeyboardInterrupt):
+        applied.apply(tmp_path, dict.fromkeys(names, "new"))
+    monkeypatch.undo()
+    assert names[0].read_text() == "new"
+    applied.undo(tmp_path)
+    assert contents(tmp_path) == before
+
+
+@pytest.mark.parametrize("words", [("--undo",), ("--apply", "--undo"), ("--guests-per-gpu=0",)])
+def test_what_makes_no_sense_is_refused(tmp_path: Path, words: tuple[str, ...]) -> None:
+    """Without a traceback, and without a change."""
+    (tmp_path / "slurm.conf").write_text(SITE)
+    refused = run(tmp_path, *words)
+    assert refused.exit_code in (1, 2)
+    assert isinstance(refused.exception, SystemExit)
+    assert (tmp_path / "slurm.conf").read_text() == SITE
