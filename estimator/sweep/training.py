@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 _BLOCK: Final = 512
 """Torch's allocator on CUDA rounds up to so many bytes. What it takes from the driver it rounds to
 2 MiB, which is nothing to the models it is made for, and would be a third of these."""
-_AHEAD: Final = -10
+_AHEAD: Final = -20
 _CHUNK_S: Final = 0.5e-3
 """Kernels shorter than that are queued together: the queue is a file, not a ring in the GPU."""
 

@@ -1,19 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
 """Finding the growth law of a label: which products of sizes, and how much of each.
 
-Orthogonal matching pursuit with weights that are not negative, over all products of few numbers
-and gates. Errors count relative to the value; how many terms are worth having is decided on
-configurations that were left out.
+A lasso with weights that are not negative chooses among all products of few numbers and gates;
+their weights are fitted without its penalty. Errors count relative to the value; how many terms are
+worth having is decided on configurations that were left out.
 """
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from itertools import combinations, product
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 from scipy.optimize import nnls  # type: ignore[import-untyped]  # ships no types
+from sklearn.exceptions import ConvergenceWarning  # type: ignore[import-untyped]  # ships no types
+from sklearn.linear_model import lasso_path  # type: ignore[import-untyped]
 
 from slipstream.estimator.growth import FARTHEST, LARGEST_LOG
 
@@ -33,9 +36,11 @@ _MOST_POWER: Final = 6.0
 _MOST_ROWS: Final = 400
 """For the search; the weights are fitted with more."""
 _MOST_ROWS_WEIGHED: Final = 4_000
-_MOST_TERMS: Final = 16
-_PLAINER: Final = 0.98
-"""So much a product must explain more for each factor it has more."""
+_PLAINER: Final = 0.8
+"""What a product with one factor more is worth."""
+_FALLING: Final = tuple(np.geomspace(3e-2, 1e-4, 9).tolist())
+_MOST_ROUNDS: Final = 100
+_ROUGHLY: Final = 1e-3
 _WORST: Final = 2.0
 """An error beyond e² counts as this: one run must not decide."""
 BENT: Final = 0.3
@@ -78,9 +83,9 @@ class _Search:
         # Products of centred numbers: which of them is large does not depend on units.
         self._centre = rows.logs.mean(axis=0)
 
-    def parts(self, terms: Sequence[int]) -> tuple[Array, NDArray[np.int32]]:
+    def parts(self, terms: Whole) -> tuple[Array, NDArray[np.int32]]:
         """Exponents and gates of terms."""
-        at, gate = np.divmod(np.array(terms, dtype=np.intp), len(self._gates))
+        at, gate = np.divmod(terms, len(self._gates))
         return self._exponents[at], self._gates[gate]
 
     def columns(self, where: Whole) -> NDArray[np.float32]:
@@ -95,7 +100,7 @@ class _Search:
         columns /= np.linalg.norm(columns, axis=0) + _TINY
         return columns
 
-    def chosen(self, where: Whole, terms: Sequence[int]) -> Array:
+    def chosen(self, where: Whole, terms: Whole) -> Array:
         """The columns of some terms."""
         exponents, gates = self.parts(terms)
         logs = np.minimum(self._rows.logs[where] @ exponents.T, LARGEST_LOG)
@@ -110,17 +115,15 @@ def law_of(rows: Row, values: Array, folds: Whole, choice: Choice) -> Law:
     everything = np.arange(len(values))
     looked_at = _some(everything)
     columns = search.columns(looked_at)
-    unseen = np.zeros((_MOST_TERMS, len(values)))
+    unseen = np.zeros((len(_FALLING), len(values)))
     for fold in range(int(folds.max()) + 1):
         inside, outside = everything[folds != fold], everything[folds == fold]
-        terms = _pursued(columns[folds[looked_at] != fold], search.plain)
-        for count in range(_MOST_TERMS):
-            taken = terms[: count + 1]
-            if count < len(terms):
-                weights = _weighed(search, inside, values, taken)
-            unseen[count, outside] = search.chosen(outside, taken) @ weights
+        pursued = _pursued(columns[folds[looked_at] != fold], search.plain)
+        for count, terms in enumerate(pursued):
+            weights = _weighed(search, inside, values, terms)
+            unseen[count, outside] = search.chosen(outside, terms) @ weights
     count = _enough(unseen, values)
-    terms = _pursued(columns, search.plain, count + 1)
+    terms = _pursued(columns, search.plain)[count]
     exponents, gates = search.parts(terms)
     weights = _weighed(search, everything, values, terms)
     used = weights > 0
@@ -164,27 +167,37 @@ def _line(table: Array, wanted: Array, penalty: float) -> Array:
     return np.concatenate(([middle - float(centre @ weights)], weights))
 
 
-def _pursued(
-    columns: NDArray[np.float32], plain: NDArray[np.float32], most: int = _MOST_TERMS
-) -> list[int]:
-    """Term by term the one that explains most of what is left."""
-    wanted = np.ones(len(columns), dtype=np.float32)
-    left = wanted
-    terms: list[int] = []
-    while len(terms) < most:
-        gains = (left @ columns) * plain
-        gains[terms] = -1.0
-        best = int(np.argmax(gains))
-        if gains[best] <= 1e-6:  # noqa: PLR2004
-            break
-        terms.append(best)
-        taken = columns[:, terms].astype(np.float64)
-        weights, _ = nnls(taken, wanted.astype(np.float64), maxiter=50 * len(terms) + 100)
-        left = wanted - (taken @ weights).astype(np.float32)
-    return terms
+def _pursued(columns: NDArray[np.float32], plain: NDArray[np.float32]) -> list[Whole]:
+    """Ever more terms: the lasso's, with weights that are not negative, as its penalty falls.
+
+    Where two products say about the same it shares the weight among them, which a search that
+    takes one term after the other does not: it errs early, and builds on that.
+    """
+    # The lasso's penalty is for columns with a mean square of 1; plain ones are larger, so cheaper.
+    scaled = np.asfortranarray(columns * (plain * np.float32(np.sqrt(len(columns)))))
+    ones = np.ones(len(columns), dtype=np.float32)
+    weights: NDArray[np.float32] | None = None
+    found: list[Whole] = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)  # which terms, not how much of each
+        for penalty in _FALLING:
+            _, path, _ = lasso_path(
+                *(scaled, ones),
+                alphas=[penalty],
+                coef_init=weights,
+                positive=True,
+                max_iter=_MOST_ROUNDS,
+                tol=_ROUGHLY,
+            )
+            weights = path[:, 0]
+            terms = np.flatnonzero(weights)
+            if found and len(terms) > max(len(ones) // 2, len(found[0])):
+                break
+            found.append(terms)
+    return found + [found[-1]] * (len(_FALLING) - len(found))
 
 
-def _weighed(search: _Search, where: Whole, values: Array, terms: Sequence[int]) -> Array:
+def _weighed(search: _Search, where: Whole, values: Array, terms: Whole) -> Array:
     where = _some(where, _MOST_ROWS_WEIGHED)
     columns = search.chosen(where, terms) / values[where, None]
     lengths = np.linalg.norm(columns, axis=0) + 1e-300

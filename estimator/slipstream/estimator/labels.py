@@ -39,6 +39,9 @@ _NOT_ON_DEVICE: Final = re.compile(rf"{WITHOUT_SIZE.pattern}|worker|loader|threa
 """Nor do those who load the data matter to the GPU's memory and kernels."""
 _NOT_IN_WEIGHTS: Final = re.compile(rf"{_NOT_ON_DEVICE.pattern}|batch|precision|optim")
 """And gradients are as large as the model, whatever it is fed with."""
+_NOTHING: Final = re.compile(r"(?!)")
+_WORKERS: Final = re.compile(r"worker|loader|thread|prefetch")
+_BATCH: Final = re.compile(rf"{_WORKERS.pattern}|batch")
 
 
 class Scale(StrEnum):
@@ -63,8 +66,8 @@ class Label:
     parts: tuple[str, ...] = ()
     ignores: re.Pattern[str] = WITHOUT_SIZE
     """Features that cannot matter for it, by their names: it is not searched among them."""
-    shrinks: bool = False
-    """It may become less as a size grows: time does with workers, memory does not."""
+    shrinks_with: re.Pattern[str] = _NOTHING
+    """Names of numbers it may become less with, beside GPUs: time does with those who load data."""
     zero_alone: bool = False
     """0 for a run on one GPU, and only learnt from the others."""
 
@@ -112,18 +115,22 @@ def _sent_mib(run: Run) -> float | None:
 
 LABELS: Final = (
     Label("gpu_memory_mib", lambda run: run.gpu_memory_mib, least=1e-2, ignores=_NOT_ON_DEVICE),
-    Label("minibatch_ms", lambda run: run.minibatch_ms, shrinks=True),
+    Label("minibatch_ms", lambda run: run.minibatch_ms, shrinks_with=_WORKERS),
     Label("device_ms", _device_ms, ignores=_NOT_ON_DEVICE),
     Label("sent_mib", _sent_mib, ignores=_NOT_IN_WEIGHTS, zero_alone=True),
     Label(
-        "minibatches", lambda run: run.minibatches, least=1.0, ignores=WITHOUT_EFFECT, shrinks=True
+        "minibatches",
+        lambda run: run.minibatches,
+        least=1.0,
+        ignores=WITHOUT_EFFECT,
+        shrinks_with=_BATCH,
     ),
     Label(
         "gpu_use_pct",
         lambda run: run.gpu_use_pct,
         Scale.LOGIT,
         ignores=WITHOUT_EFFECT,
-        shrinks=True,
+        shrinks_with=_BATCH,
         follows=lambda of: _ALL_PCT * of["device_ms"] / of["minibatch_ms"],
         parts=("device_ms", "minibatch_ms"),
     ),
@@ -132,19 +139,19 @@ LABELS: Final = (
         lambda run: run.gpu_use_spread_pct,
         Scale.LOGIT,
         ignores=WITHOUT_EFFECT,
-        shrinks=True,
+        shrinks_with=_BATCH,
     ),
     Label(
         "network_mbps",
         lambda run: run.network_mbps,
         least=1e-2,
         ignores=WITHOUT_EFFECT,
-        shrinks=True,
+        shrinks_with=_BATCH,
         follows=lambda of: _MBIT_IN_MIB * _MS_IN_S * of["sent_mib"] / of["minibatch_ms"],
         parts=("sent_mib", "minibatch_ms"),
         zero_alone=True,
     ),
-    Label("cpus", lambda run: run.cpus, least=0.1, ignores=WITHOUT_EFFECT, shrinks=True),
+    Label("cpus", lambda run: run.cpus, least=0.1, ignores=WITHOUT_EFFECT, shrinks_with=_BATCH),
     Label("host_memory_mib", lambda run: run.host_memory_mib, least=1.0),
     Label("launch_s", lambda run: run.launch_s, least=1e-2),
     Label(
@@ -152,7 +159,7 @@ LABELS: Final = (
         lambda run: run.train_s,
         least=1e-2,
         ignores=WITHOUT_EFFECT,
-        shrinks=True,
+        shrinks_with=_BATCH,
         follows=lambda of: of["minibatches"] * of["minibatch_ms"] / _MS_IN_S,
         parts=("minibatches", "minibatch_ms"),
     ),
@@ -162,7 +169,7 @@ LABELS: Final = (
         lambda run: run.run_s,
         least=1e-2,
         ignores=WITHOUT_EFFECT,
-        shrinks=True,
+        shrinks_with=_BATCH,
         follows=lambda of: of["launch_s"] + of["train_s"] + of["save_s"],
         parts=("launch_s", "train_s", "save_s"),
     ),
