@@ -22,11 +22,15 @@ from slipstream.estimator.fitting import FEWEST_CONFIGURATIONS, TooFewError, fit
 from slipstream.estimator.gpu_count import smallest_good
 from slipstream.estimator.labels import LABELS
 from slipstream.estimator.likeness import most_like, what_matters
-from slipstream.estimator.model import EVERYBODY
+from slipstream.estimator.model import EVERYBODY, Sharing
+from slipstream.estimator.model_file import write
+from slipstream.estimator.models import Models
 from slipstream.estimator.pace import Verdict, verdict_of
 from slipstream.estimator.predicting import estimate_of
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from slipstream.estimator.labels import Label
     from slipstream.estimator.model import Model
 
@@ -185,6 +189,22 @@ def test_two_shared_runs_say_nothing_yet() -> None:
     assert found.sharing.slowdown(100.0) is None
     faster = fit([*history(30), *beside_others(5, 0.5)], FAMILY, 0.0)
     assert faster.sharing.slowdown(100.0) == 1.0
+
+
+def test_without_shared_runs_of_its_own_a_family_is_told_of_others(
+    model: Model, tmp_path: Path
+) -> None:
+    """And with some it is told of its own."""
+    others = replace(model, family=EVERYBODY, sharing=Sharing(runs=9, stretch=2.0))
+    for stretch, runs in ((1.5, 0), (1.5, 5)):
+        write(others, tmp_path)
+        write(replace(model, sharing=Sharing(runs=runs, stretch=stretch)), tmp_path)
+        models = Models(tmp_path)
+        assert models.refresh()
+        found = models.of_family(features(256, 32))
+        assert found is not None
+        expected = 1 + (stretch - 1 if runs else 1.0) * found.gpu_use_pct / 100
+        assert found.shared_slowdown == pytest.approx(expected)
 
 
 def test_shared_runs_are_fitted_once() -> None:

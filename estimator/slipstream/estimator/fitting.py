@@ -54,6 +54,7 @@ _DRAWN: Final = 5.0
 _CHECKED: Final = 0.01
 """Of all importance: what matters less may be anything."""
 _WIDER: Final = {"log": np.log(4.0), "logit": 1.5}
+_HARDLY: Final = np.log(1.25)
 _SUREST: Final = 1e-3
 
 
@@ -276,9 +277,8 @@ class _Fitter:
             if one != other
         ]
         below = {at for at in chosen if label.shrinks_with.search(columns.names[at])}
-        return Choice(
-            chosen, frozenset({0, *below}), [(0, 0), *((gate, 0) for gate, _ in gates), *pairs]
-        )
+        opened = [(0, 0), *((gate, 0) for gate, _ in gates), *pairs]
+        return Choice(chosen, frozenset({0, *below}), opened, label.factors)
 
     def _counts(self, at: int) -> bool:
         """Whether a number counts layers or the like: whole, from 1 or 2 on, never many."""
@@ -359,7 +359,8 @@ def _span(label: Label, one: _Learnt | None) -> tuple[float, float]:
     if one is None:
         return -1.0, 1.0
     wider = _WIDER[label.scale]
-    return float(one.wanted.min() - wider), float(one.wanted.max() + wider)
+    above = _HARDLY if label.bounded else wider
+    return float(one.wanted.min() - wider), float(one.wanted.max() + above)
 
 
 def _laws(found: Sequence[_Learnt | None], columns: Columns, pairs: NDArray[np.int32]) -> Laws:

@@ -31,14 +31,14 @@ if TYPE_CHECKING:
     Whole = NDArray[np.intp]
 
 _POWERS: Final = (1.0, 2.0)
-_MOST_FACTORS: Final = 4
 _MOST_POWER: Final = 6.0
-_MOST_ROWS: Final = 400
+_MOST_ROWS: Final = 200
 """For the search; the weights are fitted with more."""
 _MOST_ROWS_WEIGHED: Final = 4_000
 _PLAINER: Final = 0.8
 """What a product with one factor more is worth."""
 _FALLING: Final = tuple(np.geomspace(3e-2, 1e-4, 9).tolist())
+_PATIENCE: Final = 2
 _MOST_ROUNDS: Final = 100
 _ROUGHLY: Final = 1e-3
 _WORST: Final = 2.0
@@ -68,6 +68,8 @@ class Choice:
     below: frozenset[int]
     """Of them those that may be divided by."""
     gates: Sequence[tuple[int, int]]
+    factors: int
+    """Numbers in one product, at most."""
 
 
 class _Search:
@@ -115,19 +117,60 @@ def law_of(rows: Row, values: Array, folds: Whole, choice: Choice) -> Law:
     everything = np.arange(len(values))
     looked_at = _some(everything)
     columns = search.columns(looked_at)
-    unseen = np.zeros((len(_FALLING), len(values)))
-    for fold in range(int(folds.max()) + 1):
-        inside, outside = everything[folds != fold], everything[folds == fold]
-        pursued = _pursued(columns[folds[looked_at] != fold], search.plain)
-        for count, terms in enumerate(pursued):
-            weights = _weighed(search, inside, values, terms)
-            unseen[count, outside] = search.chosen(outside, terms) @ weights
+    parts = [folds != fold for fold in range(int(folds.max()) + 1)]
+    lassos = [_Lasso(columns[part[looked_at]], search.plain) for part in parts]
+    unseen: list[Array] = []
+    for penalty in _FALLING:
+        said = np.zeros(len(values))
+        for part, lasso in zip(parts, lassos, strict=True):
+            terms = lasso.terms(penalty)
+            weights = _weighed(search, everything[part], values, terms)
+            said[~part] = search.chosen(everything[~part], terms) @ weights
+        unseen.append(said)
+        if _is_enough(unseen, values):
+            break
     count = _enough(unseen, values)
-    terms = _pursued(columns, search.plain)[count]
+    lasso = _Lasso(columns, search.plain)
+    for penalty in _FALLING[: count + 1]:
+        terms = lasso.terms(penalty)
     exponents, gates = search.parts(terms)
     weights = _weighed(search, everything, values, terms)
     used = weights > 0
     return Law(exponents[used], gates[used], weights[used], unseen[count])
+
+
+class _Lasso:
+    """Ever more terms as its penalty falls, none with a negative weight.
+
+    Where two products say about the same it shares the weight among them, which a search that
+    takes one term after the other does not: that errs early, and builds on it.
+    """
+
+    def __init__(self, columns: NDArray[np.float32], plain: NDArray[np.float32]) -> None:
+        # The penalty is for columns with a mean square of 1; plain ones are larger, so cheaper.
+        scale = plain * np.float32(np.sqrt(len(columns)))
+        self._columns = np.asfortranarray(columns * scale)
+        self._weights: NDArray[np.float32] | None = None
+        self._terms = np.zeros(0, dtype=np.intp)
+
+    def terms(self, penalty: float) -> Whole:
+        """Those at a penalty, which is less than any before; at most half as many as runs."""
+        runs = len(self._columns)
+        if len(self._terms) > runs // 2:
+            return self._terms
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)  # which terms, not how much of each
+            _, path, _ = lasso_path(
+                *(self._columns, np.ones(runs, dtype=np.float32)),
+                alphas=[penalty],
+                coef_init=self._weights,
+                positive=True,
+                max_iter=_MOST_ROUNDS,
+                tol=_ROUGHLY,
+            )
+        self._weights = path[:, 0]
+        self._terms = np.flatnonzero(self._weights)
+        return self._terms
 
 
 def power_law(table: Array, wanted: Array, folds: Whole) -> tuple[Array, Array]:
@@ -167,36 +210,6 @@ def _line(table: Array, wanted: Array, penalty: float) -> Array:
     return np.concatenate(([middle - float(centre @ weights)], weights))
 
 
-def _pursued(columns: NDArray[np.float32], plain: NDArray[np.float32]) -> list[Whole]:
-    """Ever more terms: the lasso's, with weights that are not negative, as its penalty falls.
-
-    Where two products say about the same it shares the weight among them, which a search that
-    takes one term after the other does not: it errs early, and builds on that.
-    """
-    # The lasso's penalty is for columns with a mean square of 1; plain ones are larger, so cheaper.
-    scaled = np.asfortranarray(columns * (plain * np.float32(np.sqrt(len(columns)))))
-    ones = np.ones(len(columns), dtype=np.float32)
-    weights: NDArray[np.float32] | None = None
-    found: list[Whole] = []
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)  # which terms, not how much of each
-        for penalty in _FALLING:
-            _, path, _ = lasso_path(
-                *(scaled, ones),
-                alphas=[penalty],
-                coef_init=weights,
-                positive=True,
-                max_iter=_MOST_ROUNDS,
-                tol=_ROUGHLY,
-            )
-            weights = path[:, 0]
-            terms = np.flatnonzero(weights)
-            if found and len(terms) > max(len(ones) // 2, len(found[0])):
-                break
-            found.append(terms)
-    return found + [found[-1]] * (len(_FALLING) - len(found))
-
-
 def _weighed(search: _Search, where: Whole, values: Array, terms: Whole) -> Array:
     where = _some(where, _MOST_ROWS_WEIGHED)
     columns = search.chosen(where, terms) / values[where, None]
@@ -213,9 +226,21 @@ def _some(where: Whole, most: int = _MOST_ROWS) -> Whole:
     return where[np.linspace(0, len(where) - 1, most).astype(np.intp)]
 
 
-def _enough(unseen: Array, values: Array) -> int:
-    """The fewest terms, less 1, that are about as good as the best number of them."""
-    off = np.clip(np.log(np.maximum(unseen, _TINY) / values), -_WORST, _WORST) ** 2
+def _is_enough(unseen: Sequence[Array], values: Array) -> bool:
+    """Whether the last penalties have made nothing better."""
+    errors = _squares(unseen, values).mean(axis=1)
+    return int(np.argmin(errors)) < len(errors) - _PATIENCE
+
+
+def _squares(unseen: Sequence[Array], values: Array) -> Array:
+    said = np.maximum(np.array(unseen), _TINY)
+    squares: Array = np.clip(np.log(said / values), -_WORST, _WORST) ** 2
+    return squares
+
+
+def _enough(unseen: Sequence[Array], values: Array) -> int:
+    """The highest penalty, by its place, that is about as good as the best."""
+    off = _squares(unseen, values)
     errors = off.mean(axis=1)
     best = int(np.argmin(errors))
     slack = (off - off[best]).std(axis=1) / np.sqrt(len(values))
@@ -225,7 +250,7 @@ def _enough(unseen: Array, values: Array) -> int:
 def _exponents(choice: Choice, width: int) -> Array:
     """Of all products of few of these numbers, at most one of them divided by."""
     found = []
-    for factors in range(min(_MOST_FACTORS, len(choice.numbers)) + 1):
+    for factors in range(min(choice.factors, len(choice.numbers)) + 1):
         for which in combinations(choice.numbers, factors):
             powers_of = [(*_POWERS, -1.0) if at in choice.below else _POWERS for at in which]
             for powers in product(*powers_of):

@@ -68,6 +68,10 @@ class Label:
     """Features that cannot matter for it, by their names: it is not searched among them."""
     shrinks_with: re.Pattern[str] = _NOTHING
     """Names of numbers it may become less with, beside GPUs: time does with those who load data."""
+    factors: int = 2
+    """How many numbers a product of its law has at most: sizes of tensors have many."""
+    bounded: bool = False
+    """By the machine, not by the job: never much more than what was seen."""
     zero_alone: bool = False
     """0 for a run on one GPU, and only learnt from the others."""
 
@@ -114,10 +118,16 @@ def _sent_mib(run: Run) -> float | None:
 
 
 LABELS: Final = (
-    Label("gpu_memory_mib", lambda run: run.gpu_memory_mib, least=1e-2, ignores=_NOT_ON_DEVICE),
-    Label("minibatch_ms", lambda run: run.minibatch_ms, shrinks_with=_WORKERS),
-    Label("device_ms", _device_ms, ignores=_NOT_ON_DEVICE),
-    Label("sent_mib", _sent_mib, ignores=_NOT_IN_WEIGHTS, zero_alone=True),
+    Label(
+        "gpu_memory_mib",
+        lambda run: run.gpu_memory_mib,
+        least=1e-2,
+        ignores=_NOT_ON_DEVICE,
+        factors=4,
+    ),
+    Label("minibatch_ms", lambda run: run.minibatch_ms, shrinks_with=_WORKERS, factors=4),
+    Label("device_ms", _device_ms, ignores=_NOT_ON_DEVICE, factors=4),
+    Label("sent_mib", _sent_mib, ignores=_NOT_IN_WEIGHTS, factors=4, zero_alone=True),
     Label(
         "minibatches",
         lambda run: run.minibatches,
@@ -149,10 +159,11 @@ LABELS: Final = (
         shrinks_with=_BATCH,
         follows=lambda of: _MBIT_IN_MIB * _MS_IN_S * of["sent_mib"] / of["minibatch_ms"],
         parts=("sent_mib", "minibatch_ms"),
+        bounded=True,
         zero_alone=True,
     ),
     Label("cpus", lambda run: run.cpus, least=0.1, ignores=WITHOUT_EFFECT, shrinks_with=_BATCH),
-    Label("host_memory_mib", lambda run: run.host_memory_mib, least=1.0),
+    Label("host_memory_mib", lambda run: run.host_memory_mib, least=1.0, factors=3),
     Label("launch_s", lambda run: run.launch_s, least=1e-2),
     Label(
         "train_s",
