@@ -151,6 +151,28 @@ def test_hostile_numbers_are_numbers() -> None:
         assert found is None or found.gpu_memory_mib is None or found.gpu_memory_mib > 0
 
 
+def test_between_n_layers_there_are_n_minus_one() -> None:
+    """One layer has none of the large matrices: no product of sizes alone says that."""
+
+    def taken_mib(width: float, batch: float, layers: float) -> float:
+        return 50 + (layers - 1) * width**2 / 256 + batch * width / 64
+
+    runs = []
+    for number, one in enumerate(history(60, gpus=(1,))):
+        layers = (1.0, 2.0, 3.0, 4.0, 6.0)[number % 5]
+        width, batch = one.numbers["arg.width"], one.numbers["arg.batch_size"]
+        numbers = {**one.numbers, "arg.layers": layers}
+        taken = taken_mib(width, batch, layers)
+        runs.append(replace(one, numbers=numbers, gpu_memory_mib=taken))
+    model = fit(runs, FAMILY, 0.0)
+    for width, batch, layers in ((320, 24, 1), (448, 12, 1), (160, 48, 5)):
+        asked = features(width, batch)
+        found = estimate_of(model, replace(asked, numbers={**asked.numbers, "arg.layers": layers}))
+        assert found is not None
+        assert found.gpu_memory_mib is not None
+        assert 0.97 <= found.gpu_memory_mib / taken_mib(width, batch, layers) <= 1.15
+
+
 def test_every_run_alike_is_no_trouble() -> None:
     """Labels without any variance."""
     runs = [replace(one, gpu_memory_mib=512, run_s=60.0) for one in history(30)]
