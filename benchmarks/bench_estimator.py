@@ -14,6 +14,8 @@ The last line printed is one JSON object:
   `r2_bandwidth_all` has these runs, too). `baselines` has the same of the others.
 * `under_estimated_memory_pct`: held-out runs that took more GPU memory than the safe bound;
   `median_over_estimate_ratio`: the bound over what was taken.
+* `fresh_draws`: the same figures for other draws, which were not looked at while the models were
+  made what they are.
 * `gpu_count_regret_pct`: how much longer (too few GPUs) or how much more GPU time (too many) the
   chosen number takes than the best by the same rule on measured times, in the mean; beside it
   `always_one_regret_pct`.
@@ -61,6 +63,8 @@ if TYPE_CHECKING:
 
 TABLE: Final = Path(__file__).parents[1] / "estimator" / "data" / "sweep.csv"
 SEEDS: Final = range(5)
+FRESH_SEEDS: Final = range(100, 105)
+"""Draws that nobody looked at while the models were made."""
 GPU_MIB: Final = 4096.0
 """Of the sweep's GPUs: what one who asks for the whole GPU keeps from others."""
 ROWS: Final = 10_000
@@ -91,21 +95,29 @@ def main() -> None:
     outcome = held_out(runs, SEEDS, say)
     figures: dict[str, Any] = {
         "runs": len(runs),
+        **quality(outcome),
+        "whole_gpu_over_estimate_ratio": rounded(
+            statistics.median(GPU_MIB / one for one in outcome.memory_mib)
+        ),
+        "fresh_draws": quality(held_out(runs, FRESH_SEEDS, say)),
+        "baselines": baselines(runs),
+        **regret(outcome),
+        **speed(runs),
+    }
+    print(json.dumps(figures))
+
+
+def quality(outcome: Outcome) -> dict[str, float | None]:
+    """How good the estimates of the runs held out are."""
+    return {
         "held_out": len(outcome.runs),
         **{name: rounded(r2(outcome, label)) for name, label in FIGURES.items()},
         "bandwidth_runs": sum(value > 0 for value in outcome.measured.get("network_mbps", ())),
         "r2_bandwidth_all": rounded(outcome.r2("network_mbps")),
         "under_estimated_memory_pct": rounded(outcome.under_estimated_pct),
         "median_over_estimate_ratio": rounded(outcome.median_over_estimate_ratio),
-        "whole_gpu_over_estimate_ratio": rounded(
-            statistics.median(GPU_MIB / one for one in outcome.memory_mib)
-        ),
         "not_spoken_of_pct": rounded(100 * outcome.unlike / max(1, len(outcome.runs))),
-        "baselines": baselines(runs),
-        **regret(outcome),
-        **speed(runs),
     }
-    print(json.dumps(figures))
 
 
 def r2(outcome: Outcome, label: str) -> float | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 import random
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from slipstream.estimator import Features
@@ -103,3 +104,16 @@ def history(count: int = 60, seed: int = 0, gpus: Sequence[int] = (1, 2, 4)) -> 
             run(number, width, batch, gpus=chance.choice(gpus), optimizer=optimizer, noise=noise)
         )
     return found[::-1]
+
+
+def beside_others(count: int, stretch: float) -> list[Run]:
+    """Runs whose GPU time was stretched."""
+    return [
+        replace(
+            one,
+            key=f"s{one.key}",
+            alone=False,
+            minibatch_ms=(one.minibatch_ms or 0) + (stretch - 1) * 10 * (one.device_s or 0),
+        )
+        for one in history(count, seed=5)
+    ]

@@ -39,7 +39,7 @@ SHAPE: Final = Shape(
 )
 _SEED: Final = "arg.seed"
 _LOOK_EVERY_S: Final = 0.25
-_AT_ONCE: Final = 3
+_CORES: Final = 2
 _WRITTEN_WITHIN_S: Final = 20.0
 _SAVE_EVERY: Final = 10
 
@@ -58,7 +58,7 @@ def main() -> int:
     ranks = asked.ranks or range(1, MOST_RANKS + 1)
     missing = [one for one in plan if one.seed not in table and one.ranks in ranks]
     print(f"{len(plan)} trainings planned, {len(missing)} to do", file=sys.stderr)
-    missing = sorted(missing, key=lambda one: one.ranks > 1)[: asked.most]
+    missing = sorted(missing, key=_order)[: asked.most]
     if not missing:
         return 0
     found = [str(ROOT / "estimator"), str(ROOT / "examples"), os.environ.get("PYTHONPATH", "")]
@@ -82,7 +82,7 @@ class Sweep:
         self._table = dict(table)
 
     def run(self, missing: Sequence[Configuration], seconds: float) -> dict[int, Run]:
-        """A line for each. Several at a time on one GPU each: some start while one trains."""
+        """A line for each. As many at a time as there are cores for."""
         begun_s = time.monotonic()
         waiting, running = list(missing), dict[str, Configuration]()
         done: set[int] = set()
@@ -134,10 +134,18 @@ class Sweep:
 
 
 def _fits(one: Configuration, running: Mapping[str, Configuration]) -> bool:
-    """Ranks of one training are enough for two cores."""
-    if one.ranks > 1 or any(other.ranks > 1 for other in running.values()):
-        return not running
-    return len(running) < _AT_ONCE
+    """No more processes that work than cores: trainings must not wait for each other."""
+    working = sum(map(_processes, (one, *running.values())))
+    return working <= _CORES or not running
+
+
+def _order(one: Configuration) -> tuple[bool, int]:
+    """Those first that run two at a time."""
+    return one.ranks > 1, _processes(one)
+
+
+def _processes(one: Configuration) -> int:
+    return one.ranks * (1 + int(one.options["loader_workers"]))
 
 
 def submission(one: Configuration, output: Path) -> list[str]:

@@ -20,6 +20,9 @@ ALONE: Final = 68
 SCALED: Final = 6
 """Trainings of each kind that are run on one, two, three and four GPUs."""
 MOST_RANKS: Final = 4
+SPREAD: Final = 12
+"""Trainings of each kind that are run once, on two to four GPUs: what is sent is learnt of many
+models, not of six."""
 _SIZES: Final[Mapping[str, Mapping[str, tuple[int, ...]]]] = {
     "mlp": {
         "input_size": (64, 128, 256, 512, 1024),
@@ -68,6 +71,10 @@ def configurations() -> list[Configuration]:
     chance = random.Random(20)  # noqa: S311 (the same for everybody, that is the point)
     found = [*_alone(chance), *_scaled(chance)]
     chance.shuffle(found)
+    later = random.Random(21)  # noqa: S311 (added when the others had their numbers)
+    more = list(_spread(later))
+    later.shuffle(more)
+    found += more
     return [
         Configuration(number, kind, ranks, options)
         for number, (kind, ranks, options) in enumerate(found)
@@ -91,6 +98,14 @@ def _scaled(chance: random.Random) -> Iterator[_Drawn]:
             options = _drawn(kind, chance, _LONGEST_MS / 2) | {"loader_workers": 0}
             for ranks in range(1, MOST_RANKS + 1):
                 yield kind, ranks, dict(options)
+
+
+def _spread(chance: random.Random) -> Iterator[_Drawn]:
+    for kind in _SIZES:
+        for number in range(SPREAD):
+            cost_ms = math.exp(chance.uniform(math.log(1.0), math.log(_LONGEST_MS)))
+            ranks = 2 + number % (MOST_RANKS - 1)
+            yield kind, ranks, _drawn(kind, chance, cost_ms) | {"loader_workers": 0}
 
 
 def _drawn(kind: str, chance: random.Random, wanted_ms: float) -> dict[str, int | str]:

@@ -18,7 +18,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from estimator_rig import FAMILY, features, history
+from estimator_rig import FAMILY, beside_others, features, history
 from slipstream.core.estimate import Basis
 from slipstream.estimator import Estimator
 from slipstream.estimator import history as history_module
@@ -44,7 +44,7 @@ ASKED = features(128, 16)
 @pytest.fixture(scope="module")
 def model() -> Model:
     """A small one."""
-    return fit(history(30), FAMILY, 5.0, Recipe(trees=5))
+    return fit([*history(30), *beside_others(4, 2.0)], FAMILY, 5.0, Recipe(trees=5))
 
 
 @pytest.fixture(scope="module")
@@ -64,6 +64,8 @@ def test_what_is_read_is_what_was_written(model: Model, data: bytes) -> None:
     again = parse(data)
     assert estimate_of(again, ASKED) == estimate_of(model, ASKED)
     assert (again.family, again.runs, again.scores) == (model.family, model.runs, model.scores)
+    assert again.sharing == model.sharing
+    assert again.sharing.runs == 4
 
 
 @settings(

@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from estimator_rig import FAMILY, features, history, memory_mib, minibatch_ms, run
-from slipstream.core.estimate import Basis
+from estimator_rig import FAMILY, beside_others, features, history, memory_mib, minibatch_ms, run
+from slipstream.core.answers import estimated
+from slipstream.core.classes import Role
+from slipstream.core.estimate import Basis, Estimate
 from slipstream.estimator import Estimator
 from slipstream.estimator.columns import columns_of, configuration
 from slipstream.estimator.drift import drifted
@@ -20,11 +22,15 @@ from slipstream.estimator.fitting import FEWEST_CONFIGURATIONS, TooFewError, fit
 from slipstream.estimator.gpu_count import smallest_good
 from slipstream.estimator.labels import LABELS
 from slipstream.estimator.likeness import most_like, what_matters
-from slipstream.estimator.model import EVERYBODY
+from slipstream.estimator.model import EVERYBODY, Sharing
+from slipstream.estimator.model_file import write
+from slipstream.estimator.models import Models
 from slipstream.estimator.pace import Verdict, verdict_of
 from slipstream.estimator.predicting import estimate_of
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from slipstream.estimator.labels import Label
     from slipstream.estimator.model import Model
 
@@ -145,6 +151,28 @@ def test_hostile_numbers_are_numbers() -> None:
         assert found is None or found.gpu_memory_mib is None or found.gpu_memory_mib > 0
 
 
+def test_between_n_layers_there_are_n_minus_one() -> None:
+    """One layer has none of the large matrices: no product of sizes alone says that."""
+
+    def taken_mib(width: float, batch: float, layers: float) -> float:
+        return 50 + (layers - 1) * width**2 / 256 + batch * width / 64
+
+    runs = []
+    for number, one in enumerate(history(60, gpus=(1,))):
+        layers = (1.0, 2.0, 3.0, 4.0, 6.0)[number % 5]
+        width, batch = one.numbers["arg.width"], one.numbers["arg.batch_size"]
+        numbers = {**one.numbers, "arg.layers": layers}
+        taken = taken_mib(width, batch, layers)
+        runs.append(replace(one, numbers=numbers, gpu_memory_mib=taken))
+    model = fit(runs, FAMILY, 0.0)
+    for width, batch, layers in ((320, 24, 1), (448, 12, 1), (160, 48, 5)):
+        asked = features(width, batch)
+        found = estimate_of(model, replace(asked, numbers={**asked.numbers, "arg.layers": layers}))
+        assert found is not None
+        assert found.gpu_memory_mib is not None
+        assert 0.97 <= found.gpu_memory_mib / taken_mib(width, batch, layers) <= 1.15
+
+
 def test_every_run_alike_is_no_trouble() -> None:
     """Labels without any variance."""
     runs = [replace(one, gpu_memory_mib=512, run_s=60.0) for one in history(30)]
@@ -158,6 +186,63 @@ def test_only_runs_that_were_alone_teach() -> None:
     """What shared its GPU was slower than it is."""
     shared = [replace(one, alone=False, key=f"s{one.key}") for one in history(30)]
     assert fit([*history(30), *shared], FAMILY, 0.0).runs == 30
+
+
+def test_shared_runs_teach_what_sharing_costs() -> None:
+    """Jobs that keep their GPU busy feel it, others less; what a job is alone stays as it was."""
+    alone = fit(history(40), FAMILY, 0.0)
+    found = fit([*history(40), *beside_others(12, 1.8)], FAMILY, 0.0)
+    assert found.sharing.runs == 12
+    assert found.sharing.stretch == pytest.approx(1.8, rel=0.1)
+    for width, batch in ((64, 8), (512, 64)):
+        busy = estimate_of(found, features(width, batch))
+        before = estimate_of(alone, features(width, batch))
+        assert busy is not None
+        assert before is not None
+        assert before.shared_slowdown is None
+        assert busy.minibatch_ms == before.minibatch_ms
+        time_ms = minibatch_ms(width, batch, 1)
+        assert busy.shared_slowdown == pytest.approx(1 + 0.8 * (time_ms - 2) / time_ms, rel=0.1)
+
+
+def test_two_shared_runs_say_nothing_yet() -> None:
+    """Nor do runs that sharing made faster: that was something else."""
+    found = fit([*history(30), *beside_others(2, 3.0)], FAMILY, 0.0)
+    assert found.sharing.slowdown(100.0) is None
+    faster = fit([*history(30), *beside_others(5, 0.5)], FAMILY, 0.0)
+    assert faster.sharing.slowdown(100.0) == 1.0
+
+
+def test_without_shared_runs_of_its_own_a_family_is_told_of_others(
+    model: Model, tmp_path: Path
+) -> None:
+    """And with some it is told of its own."""
+    others = replace(model, family=EVERYBODY, sharing=Sharing(runs=9, stretch=2.0))
+    for stretch, runs in ((1.5, 0), (1.5, 5)):
+        write(others, tmp_path)
+        write(replace(model, sharing=Sharing(runs=runs, stretch=stretch)), tmp_path)
+        models = Models(tmp_path)
+        assert models.refresh()
+        found = models.of_family(features(256, 32))
+        assert found is not None
+        expected = 1 + (stretch - 1 if runs else 1.0) * found.gpu_use_pct / 100
+        assert found.shared_slowdown == pytest.approx(expected)
+
+
+def test_shared_runs_are_fitted_once() -> None:
+    """A model is as new as the newest run it has looked at: the pace counts from there."""
+    shared = [replace(one, ended_s=one.ended_s + 1e6) for one in beside_others(5, 2.0)]
+    found = fit([*shared, *history(30)], FAMILY, 0.0)
+    assert found.newest_s == max(one.ended_s for one in shared)
+
+
+def test_a_guest_is_told_how_long_it_takes_beside_others() -> None:
+    """Only training is slowed, and only guests are told."""
+    known = Estimate(basis=Basis.FAMILY, runs=9, run_s=600.0, train_s=480.0, shared_slowdown=1.5)
+    assert known.shared_run_s == 840.0
+    assert "~14 min" in estimated(known, Role.GUEST)
+    assert "~10 min" in estimated(known, Role.OWNER)
+    assert replace(known, shared_slowdown=None).shared_run_s == 600.0
 
 
 def test_the_smallest_good_number_of_gpus() -> None:

@@ -44,8 +44,9 @@ def estimated(estimate: Estimate, role: Role | None = None) -> str:
     parts = []
     if estimate.gpu_memory_mib is not None:
         parts.append(f"{memory(estimate.gpu_memory_mib)} GPU memory")
-    if estimate.run_s is not None:
-        parts.append(f"~{duration(estimate.run_s)}")
+    run_s = estimate.shared_run_s if role is Role.GUEST else estimate.run_s
+    if run_s is not None:
+        parts.append(f"~{duration(run_s)}")
     first, *rest = parts or [f"{estimate.gpu_use_pct:.0f} % GPU use"]
     starts = () if role is None else (f"starts as {role}",)
     return ", ".join([f"estimated {first} ({like(estimate)})", *starts, *rest])

@@ -53,6 +53,15 @@ class Estimate:
     train_s: float | None = None
     save_s: float | None = None
     minibatch_ms: float | None = None
+    shared_slowdown: float | None = None
+    """How many times as long a mini-batch takes beside others on its GPUs, as it usually was."""
+
+    @property
+    def shared_run_s(self) -> float | None:
+        """The run time of a guest: what sharing costs is known of training only."""
+        if self.run_s is None or self.train_s is None or self.shared_slowdown is None:
+            return self.run_s
+        return self.run_s + self.train_s * (self.shared_slowdown - 1.0)
 
     @property
     def is_known(self) -> bool:

@@ -64,7 +64,8 @@ class Row(NamedTuple):
     logs: Array
     """Of the numbers, for what grows by factors."""
     gates: Array
-    """What switches growth on: 1, the share a ring of GPUs sends, flags and their opposites."""
+    """What switches growth on: 1, the share a ring of GPUs sends, flags and their opposites; and
+    of each number one less, for between n layers there are n - 1."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,7 +130,8 @@ class Columns:
         bent = np.where(self._grows, logs, values)
         scaled = (np.concatenate((bent, flags)) - self.centre) / self.spread
         ring = 1.0 - 1.0 / max(1.0, values[0])
-        return Row(scaled, logs, np.concatenate(((1.0, ring), flags, 1.0 - flags)))
+        between = np.maximum(values - 1.0, 0.0)
+        return Row(scaled, logs, np.concatenate(((1.0, ring), flags, 1.0 - flags, between)))
 
 
 def configuration(run: Run) -> tuple[object, ...]:

@@ -38,6 +38,8 @@ _LOCK: Final = ".lock"
 _NICEST: Final = 19
 MOST_RUNS: Final = 10_000
 """Of one model, the newest."""
+MOST_SHARED: Final = 1_000
+"""And of those that shared their GPUs: they teach one number."""
 BUSY: Final = 75
 """Exit code: another one fits in this folder."""
 
@@ -101,8 +103,9 @@ def _renew(folder: Path, family: str, history: History, more: tuple[float, Fitte
 
     now_s, done = more
     alone = (run for run in history.runs(_family(family)) if run.alone)
+    shared = (run for run in history.runs(_family(family)) if not run.alone)
     try:
-        model = fit(list(islice(alone, MOST_RUNS)), family, now_s)
+        model = fit([*islice(alone, MOST_RUNS), *islice(shared, MOST_SHARED)], family, now_s)
     except TooFewError:
         return
     write(model, folder)

@@ -7,7 +7,7 @@ is promised of a model comes from them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations_with_replacement
 from typing import TYPE_CHECKING, Final
 
@@ -20,6 +20,7 @@ from slipstream.estimator.growth_fit import BENT, Choice, curved, law_of, power_
 from slipstream.estimator.judging import quantile_of, score_of
 from slipstream.estimator.labels import LABELS, NAMES
 from slipstream.estimator.model import EVERYBODY, QUANTILES, Model
+from slipstream.estimator.sharing import sharing_of
 from slipstream.estimator.trees import Grown, Recipe, flat, grow
 
 if TYPE_CHECKING:
@@ -46,11 +47,14 @@ _MOST_NUMBERS: Final = 6
 _MOST_FLAGS: Final = 8
 _MOST_PAIRED: Final = 14
 _RUNS_FOR_PAIRS: Final = 20
+_LEAST_LAYERS: Final = 1.0
+_MOST_LAYERS: Final = 128
 _DRAWN: Final = 5.0
 """So many runs the middle of two laws counts for."""
 _CHECKED: Final = 0.01
 """Of all importance: what matters less may be anything."""
 _WIDER: Final = {"log": np.log(4.0), "logit": 1.5}
+_HARDLY: Final = np.log(1.25)
 _SUREST: Final = 1e-3
 
 
@@ -83,11 +87,12 @@ def fit(runs: Sequence[Run], family: str, now_s: float, recipe: Recipe | None = 
     """The model of these runs, the newest first; raises TooFewError.
 
     Args:
-        runs: of one family, or of all; those that shared their GPUs are left out.
+        runs: of one family, or of all; those that shared their GPUs teach what that costs.
         family: its name; EVERYBODY for all.
         now_s: written into the model.
         recipe: of the forest.
     """
+    shared = [run for run in runs if not run.alone]
     runs = [run for run in runs if run.alone]
     groups = _groups([run.family if family == EVERYBODY else configuration(run) for run in runs])
     count = int(groups.max()) + 1 if runs else 0
@@ -95,7 +100,9 @@ def fit(runs: Sequence[Run], family: str, now_s: float, recipe: Recipe | None = 
         raise TooFewError(f"{count} configurations or families in {len(runs)} runs")
     # Many small products: threads of the linear algebra would only wait for each other.
     with threadpool_limits(limits=1):
-        return _Fitter(runs, groups, recipe or Recipe()).model(family, now_s)
+        model = _Fitter(runs, groups, recipe or Recipe()).model(family, now_s)
+    newest_s = max(model.newest_s, *(run.ended_s for run in shared)) if shared else model.newest_s
+    return replace(model, newest_s=newest_s, sharing=sharing_of(model, shared))
 
 
 class _Fitter:
@@ -260,6 +267,7 @@ class _Fitter:
         every = len(names)
         gates = [(2 + at, names[at]) for at in flags]
         gates += [(2 + every + at, names[at]) for at in flags if names.count(names[at]) == 1]
+        gates += [(2 + 2 * every + at, columns.names[at]) for at in chosen if self._counts(at)]
         if several:
             gates.append((1, "ring"))
         pairs = [
@@ -268,8 +276,20 @@ class _Fitter:
             for b, other in gates[at + 1 :]
             if one != other
         ]
-        below = frozenset(chosen) if label.shrinks else frozenset({0})
-        return Choice(chosen, below, [(0, 0), *((gate, 0) for gate, _ in gates), *pairs])
+        below = {at for at in chosen if label.shrinks_with.search(columns.names[at])}
+        opened = [(0, 0), *((gate, 0) for gate, _ in gates), *pairs]
+        return Choice(chosen, frozenset({0, *below}), opened, label.factors)
+
+    def _counts(self, at: int) -> bool:
+        """Whether a number counts layers or the like: whole, from 1 or 2 on, never many."""
+        less_one = self._rows.gates[:, at - len(self._columns.numbers)]
+        return (
+            at > 0
+            and bool((less_one == np.round(less_one)).all())
+            and less_one.min() <= 1
+            and less_one.max() < _MOST_LAYERS
+            and self._columns.numbers[at].floor >= _LEAST_LAYERS / 2
+        )
 
     def _judged(self, *, by_family: bool) -> tuple[Array, Array, dict[str, Score]]:
         """How unsure each label is, quantiles of the errors over that, and scores."""
@@ -339,7 +359,8 @@ def _span(label: Label, one: _Learnt | None) -> tuple[float, float]:
     if one is None:
         return -1.0, 1.0
     wider = _WIDER[label.scale]
-    return float(one.wanted.min() - wider), float(one.wanted.max() + wider)
+    above = _HARDLY if label.bounded else wider
+    return float(one.wanted.min() - wider), float(one.wanted.max() + above)
 
 
 def _laws(found: Sequence[_Learnt | None], columns: Columns, pairs: NDArray[np.int32]) -> Laws:

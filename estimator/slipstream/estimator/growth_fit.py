@@ -1,19 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
 """Finding the growth law of a label: which products of sizes, and how much of each.
 
-Orthogonal matching pursuit with weights that are not negative, over all products of few numbers
-and gates. Errors count relative to the value; how many terms are worth having is decided on
-configurations that were left out.
+A lasso with weights that are not negative chooses among all products of few numbers and gates;
+their weights are fitted without its penalty. Errors count relative to the value; how many terms are
+worth having is decided on configurations that were left out.
 """
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from itertools import combinations, product
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 from scipy.optimize import nnls  # type: ignore[import-untyped]  # ships no types
+from sklearn.exceptions import ConvergenceWarning  # type: ignore[import-untyped]  # ships no types
+from sklearn.linear_model import lasso_path  # type: ignore[import-untyped]
 
 from slipstream.estimator.growth import FARTHEST, LARGEST_LOG
 
@@ -28,14 +31,16 @@ if TYPE_CHECKING:
     Whole = NDArray[np.intp]
 
 _POWERS: Final = (1.0, 2.0)
-_MOST_FACTORS: Final = 4
 _MOST_POWER: Final = 6.0
-_MOST_ROWS: Final = 400
+_MOST_ROWS: Final = 200
 """For the search; the weights are fitted with more."""
 _MOST_ROWS_WEIGHED: Final = 4_000
-_MOST_TERMS: Final = 16
-_PLAINER: Final = 0.98
-"""So much a product must explain more for each factor it has more."""
+_PLAINER: Final = 0.8
+"""What a product with one factor more is worth."""
+_FALLING: Final = tuple(np.geomspace(3e-2, 1e-4, 9).tolist())
+_PATIENCE: Final = 2
+_MOST_ROUNDS: Final = 100
+_ROUGHLY: Final = 1e-3
 _WORST: Final = 2.0
 """An error beyond e² counts as this: one run must not decide."""
 BENT: Final = 0.3
@@ -63,6 +68,8 @@ class Choice:
     below: frozenset[int]
     """Of them those that may be divided by."""
     gates: Sequence[tuple[int, int]]
+    factors: int
+    """Numbers in one product, at most."""
 
 
 class _Search:
@@ -78,9 +85,9 @@ class _Search:
         # Products of centred numbers: which of them is large does not depend on units.
         self._centre = rows.logs.mean(axis=0)
 
-    def parts(self, terms: Sequence[int]) -> tuple[Array, NDArray[np.int32]]:
+    def parts(self, terms: Whole) -> tuple[Array, NDArray[np.int32]]:
         """Exponents and gates of terms."""
-        at, gate = np.divmod(np.array(terms, dtype=np.intp), len(self._gates))
+        at, gate = np.divmod(terms, len(self._gates))
         return self._exponents[at], self._gates[gate]
 
     def columns(self, where: Whole) -> NDArray[np.float32]:
@@ -95,7 +102,7 @@ class _Search:
         columns /= np.linalg.norm(columns, axis=0) + _TINY
         return columns
 
-    def chosen(self, where: Whole, terms: Sequence[int]) -> Array:
+    def chosen(self, where: Whole, terms: Whole) -> Array:
         """The columns of some terms."""
         exponents, gates = self.parts(terms)
         logs = np.minimum(self._rows.logs[where] @ exponents.T, LARGEST_LOG)
@@ -110,21 +117,60 @@ def law_of(rows: Row, values: Array, folds: Whole, choice: Choice) -> Law:
     everything = np.arange(len(values))
     looked_at = _some(everything)
     columns = search.columns(looked_at)
-    unseen = np.zeros((_MOST_TERMS, len(values)))
-    for fold in range(int(folds.max()) + 1):
-        inside, outside = everything[folds != fold], everything[folds == fold]
-        terms = _pursued(columns[folds[looked_at] != fold], search.plain)
-        for count in range(_MOST_TERMS):
-            taken = terms[: count + 1]
-            if count < len(terms):
-                weights = _weighed(search, inside, values, taken)
-            unseen[count, outside] = search.chosen(outside, taken) @ weights
+    parts = [folds != fold for fold in range(int(folds.max()) + 1)]
+    lassos = [_Lasso(columns[part[looked_at]], search.plain) for part in parts]
+    unseen: list[Array] = []
+    for penalty in _FALLING:
+        said = np.zeros(len(values))
+        for part, lasso in zip(parts, lassos, strict=True):
+            terms = lasso.terms(penalty)
+            weights = _weighed(search, everything[part], values, terms)
+            said[~part] = search.chosen(everything[~part], terms) @ weights
+        unseen.append(said)
+        if _is_enough(unseen, values):
+            break
     count = _enough(unseen, values)
-    terms = _pursued(columns, search.plain, count + 1)
+    lasso = _Lasso(columns, search.plain)
+    for penalty in _FALLING[: count + 1]:
+        terms = lasso.terms(penalty)
     exponents, gates = search.parts(terms)
     weights = _weighed(search, everything, values, terms)
     used = weights > 0
     return Law(exponents[used], gates[used], weights[used], unseen[count])
+
+
+class _Lasso:
+    """Ever more terms as its penalty falls, none with a negative weight.
+
+    Where two products say about the same it shares the weight among them, which a search that
+    takes one term after the other does not: that errs early, and builds on it.
+    """
+
+    def __init__(self, columns: NDArray[np.float32], plain: NDArray[np.float32]) -> None:
+        # The penalty is for columns with a mean square of 1; plain ones are larger, so cheaper.
+        scale = plain * np.float32(np.sqrt(len(columns)))
+        self._columns = np.asfortranarray(columns * scale)
+        self._weights: NDArray[np.float32] | None = None
+        self._terms = np.zeros(0, dtype=np.intp)
+
+    def terms(self, penalty: float) -> Whole:
+        """Those at a penalty, which is less than any before; at most half as many as runs."""
+        runs = len(self._columns)
+        if len(self._terms) > runs // 2:
+            return self._terms
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)  # which terms, not how much of each
+            _, path, _ = lasso_path(
+                *(self._columns, np.ones(runs, dtype=np.float32)),
+                alphas=[penalty],
+                coef_init=self._weights,
+                positive=True,
+                max_iter=_MOST_ROUNDS,
+                tol=_ROUGHLY,
+            )
+        self._weights = path[:, 0]
+        self._terms = np.flatnonzero(self._weights)
+        return self._terms
 
 
 def power_law(table: Array, wanted: Array, folds: Whole) -> tuple[Array, Array]:
@@ -164,27 +210,7 @@ def _line(table: Array, wanted: Array, penalty: float) -> Array:
     return np.concatenate(([middle - float(centre @ weights)], weights))
 
 
-def _pursued(
-    columns: NDArray[np.float32], plain: NDArray[np.float32], most: int = _MOST_TERMS
-) -> list[int]:
-    """Term by term the one that explains most of what is left."""
-    wanted = np.ones(len(columns), dtype=np.float32)
-    left = wanted
-    terms: list[int] = []
-    while len(terms) < most:
-        gains = (left @ columns) * plain
-        gains[terms] = -1.0
-        best = int(np.argmax(gains))
-        if gains[best] <= 1e-6:  # noqa: PLR2004
-            break
-        terms.append(best)
-        taken = columns[:, terms].astype(np.float64)
-        weights, _ = nnls(taken, wanted.astype(np.float64), maxiter=50 * len(terms) + 100)
-        left = wanted - (taken @ weights).astype(np.float32)
-    return terms
-
-
-def _weighed(search: _Search, where: Whole, values: Array, terms: Sequence[int]) -> Array:
+def _weighed(search: _Search, where: Whole, values: Array, terms: Whole) -> Array:
     where = _some(where, _MOST_ROWS_WEIGHED)
     columns = search.chosen(where, terms) / values[where, None]
     lengths = np.linalg.norm(columns, axis=0) + 1e-300
@@ -200,9 +226,21 @@ def _some(where: Whole, most: int = _MOST_ROWS) -> Whole:
     return where[np.linspace(0, len(where) - 1, most).astype(np.intp)]
 
 
-def _enough(unseen: Array, values: Array) -> int:
-    """The fewest terms, less 1, that are about as good as the best number of them."""
-    off = np.clip(np.log(np.maximum(unseen, _TINY) / values), -_WORST, _WORST) ** 2
+def _is_enough(unseen: Sequence[Array], values: Array) -> bool:
+    """Whether the last penalties have made nothing better."""
+    errors = _squares(unseen, values).mean(axis=1)
+    return int(np.argmin(errors)) < len(errors) - _PATIENCE
+
+
+def _squares(unseen: Sequence[Array], values: Array) -> Array:
+    said = np.maximum(np.array(unseen), _TINY)
+    squares: Array = np.clip(np.log(said / values), -_WORST, _WORST) ** 2
+    return squares
+
+
+def _enough(unseen: Sequence[Array], values: Array) -> int:
+    """The highest penalty, by its place, that is about as good as the best."""
+    off = _squares(unseen, values)
     errors = off.mean(axis=1)
     best = int(np.argmin(errors))
     slack = (off - off[best]).std(axis=1) / np.sqrt(len(values))
@@ -212,7 +250,7 @@ def _enough(unseen: Array, values: Array) -> int:
 def _exponents(choice: Choice, width: int) -> Array:
     """Of all products of few of these numbers, at most one of them divided by."""
     found = []
-    for factors in range(min(_MOST_FACTORS, len(choice.numbers)) + 1):
+    for factors in range(min(choice.factors, len(choice.numbers)) + 1):
         for which in combinations(choice.numbers, factors):
             powers_of = [(*_POWERS, -1.0) if at in choice.below else _POWERS for at in which]
             for powers in product(*powers_of):

@@ -39,6 +39,9 @@ _NOT_ON_DEVICE: Final = re.compile(rf"{WITHOUT_SIZE.pattern}|worker|loader|threa
 """Nor do those who load the data matter to the GPU's memory and kernels."""
 _NOT_IN_WEIGHTS: Final = re.compile(rf"{_NOT_ON_DEVICE.pattern}|batch|precision|optim")
 """And gradients are as large as the model, whatever it is fed with."""
+_NOTHING: Final = re.compile(r"(?!)")
+_WORKERS: Final = re.compile(r"worker|loader|thread|prefetch")
+_BATCH: Final = re.compile(rf"{_WORKERS.pattern}|batch")
 
 
 class Scale(StrEnum):
@@ -63,8 +66,12 @@ class Label:
     parts: tuple[str, ...] = ()
     ignores: re.Pattern[str] = WITHOUT_SIZE
     """Features that cannot matter for it, by their names: it is not searched among them."""
-    shrinks: bool = False
-    """It may become less as a size grows: time does with workers, memory does not."""
+    shrinks_with: re.Pattern[str] = _NOTHING
+    """Names of numbers it may become less with, beside GPUs: time does with those who load data."""
+    factors: int = 2
+    """How many numbers a product of its law has at most: sizes of tensors have many."""
+    bounded: bool = False
+    """By the machine, not by the job: never much more than what was seen."""
     zero_alone: bool = False
     """0 for a run on one GPU, and only learnt from the others."""
 
@@ -111,19 +118,29 @@ def _sent_mib(run: Run) -> float | None:
 
 
 LABELS: Final = (
-    Label("gpu_memory_mib", lambda run: run.gpu_memory_mib, least=1e-2, ignores=_NOT_ON_DEVICE),
-    Label("minibatch_ms", lambda run: run.minibatch_ms, shrinks=True),
-    Label("device_ms", _device_ms, ignores=_NOT_ON_DEVICE),
-    Label("sent_mib", _sent_mib, ignores=_NOT_IN_WEIGHTS, zero_alone=True),
     Label(
-        "minibatches", lambda run: run.minibatches, least=1.0, ignores=WITHOUT_EFFECT, shrinks=True
+        "gpu_memory_mib",
+        lambda run: run.gpu_memory_mib,
+        least=1e-2,
+        ignores=_NOT_ON_DEVICE,
+        factors=4,
+    ),
+    Label("minibatch_ms", lambda run: run.minibatch_ms, shrinks_with=_WORKERS, factors=4),
+    Label("device_ms", _device_ms, ignores=_NOT_ON_DEVICE, factors=4),
+    Label("sent_mib", _sent_mib, ignores=_NOT_IN_WEIGHTS, factors=4, zero_alone=True),
+    Label(
+        "minibatches",
+        lambda run: run.minibatches,
+        least=1.0,
+        ignores=WITHOUT_EFFECT,
+        shrinks_with=_BATCH,
     ),
     Label(
         "gpu_use_pct",
         lambda run: run.gpu_use_pct,
         Scale.LOGIT,
         ignores=WITHOUT_EFFECT,
-        shrinks=True,
+        shrinks_with=_BATCH,
         follows=lambda of: _ALL_PCT * of["device_ms"] / of["minibatch_ms"],
         parts=("device_ms", "minibatch_ms"),
     ),
@@ -132,27 +149,28 @@ LABELS: Final = (
         lambda run: run.gpu_use_spread_pct,
         Scale.LOGIT,
         ignores=WITHOUT_EFFECT,
-        shrinks=True,
+        shrinks_with=_BATCH,
     ),
     Label(
         "network_mbps",
         lambda run: run.network_mbps,
         least=1e-2,
         ignores=WITHOUT_EFFECT,
-        shrinks=True,
+        shrinks_with=_BATCH,
         follows=lambda of: _MBIT_IN_MIB * _MS_IN_S * of["sent_mib"] / of["minibatch_ms"],
         parts=("sent_mib", "minibatch_ms"),
+        bounded=True,
         zero_alone=True,
     ),
-    Label("cpus", lambda run: run.cpus, least=0.1, ignores=WITHOUT_EFFECT, shrinks=True),
-    Label("host_memory_mib", lambda run: run.host_memory_mib, least=1.0),
+    Label("cpus", lambda run: run.cpus, least=0.1, ignores=WITHOUT_EFFECT, shrinks_with=_BATCH),
+    Label("host_memory_mib", lambda run: run.host_memory_mib, least=1.0, factors=3),
     Label("launch_s", lambda run: run.launch_s, least=1e-2),
     Label(
         "train_s",
         lambda run: run.train_s,
         least=1e-2,
         ignores=WITHOUT_EFFECT,
-        shrinks=True,
+        shrinks_with=_BATCH,
         follows=lambda of: of["minibatches"] * of["minibatch_ms"] / _MS_IN_S,
         parts=("minibatches", "minibatch_ms"),
     ),
@@ -162,7 +180,7 @@ LABELS: Final = (
         lambda run: run.run_s,
         least=1e-2,
         ignores=WITHOUT_EFFECT,
-        shrinks=True,
+        shrinks_with=_BATCH,
         follows=lambda of: of["launch_s"] + of["train_s"] + of["save_s"],
         parts=("launch_s", "train_s", "save_s"),
     ),

@@ -33,6 +33,7 @@ _TENTH, _MEDIAN, _NINETY, _SAFE = range(len(QUANTILES))
 _FAR: Final = 1.0
 _MOST_GROWTH: Final = 2.0
 """Of a number that was the same in every run: beyond that nobody knows."""
+_FEWEST_SHARED: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +48,21 @@ class Score:
     r2: float = 0.0
     off: str = ""
     """Why it is not used."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sharing:
+    """What sharing its GPUs has cost, from runs that did (`sharing.py`)."""
+
+    runs: int = 0
+    stretch: float = 1.0
+    """The median: so many times as long the GPU took for the same work."""
+
+    def slowdown(self, use_pct: float) -> float | None:
+        """How many times as long a mini-batch takes beside others, by its use of a GPU alone."""
+        if self.runs < _FEWEST_SHARED:
+            return None
+        return 1.0 + (self.stretch - 1.0) * min(use_pct, 100.0) / 100.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,6 +90,7 @@ class Model:
     gpu_counts: tuple[int, ...]
     """Measured, where runs with several make a choice possible."""
     scores: Mapping[str, Score] = field(default_factory=dict)
+    sharing: Sharing = field(default_factory=Sharing)
 
     @cached_property
     def spoken(self) -> frozenset[str]:
@@ -138,21 +155,28 @@ class Model:
     def growth(self, numbers: Mapping[str, float]) -> float:
         """By how much a job may be larger in what was never different before."""
         factor = 1.0
-        for name, before in self.columns.constants.items():
+        for name, before in self._constant_sizes:
             now = numbers.get(name, before)
-            if now != before and not WITHOUT_SIZE.search(name) and not name.startswith("ask."):
+            if now != before:
                 factor *= max(1.0, now / before) if before > 0 and now > 0 else math.inf
         return factor
 
-    def is_like(
-        self, numbers: Mapping[str, float], categories: Mapping[str, int], row: Row
-    ) -> bool:
+    @cached_property
+    def _constant_sizes(self) -> list[tuple[str, float]]:
+        return [
+            (name, before)
+            for name, before in self.columns.constants.items()
+            if not WITHOUT_SIZE.search(name) and not name.startswith("ask.")
+        ]
+
+    def is_like(self, categories: Mapping[str, int], row: Row, growth: float) -> bool:
         """Whether anything may be said of this job."""
-        return (
-            self.familiar(row)
-            and self.same_words(categories)
-            and self.growth(numbers) <= _MOST_GROWTH
-        )
+        return growth <= _MOST_GROWTH and self.familiar(row) and self.same_words(categories)
+
+    @cached_property
+    def doubts(self) -> list[tuple[float, list[float]]]:
+        """Of each label how unsure it is at least, and its errors over that."""
+        return list(zip(self.unsure.tolist(), self.errors.tolist(), strict=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,6 +212,6 @@ class Said:
         at = AT[name]
         bent = self.bent[at]
         if quantile is not None:
-            unsure = float(model.unsure[at]) + self.apart[at]
-            bent += float(model.errors[at, quantile]) * unsure
+            unsure, errors = model.doubts[at]
+            bent += errors[quantile] * (unsure + self.apart[at])
         return LABELS[at].unbend(bent)

@@ -24,7 +24,7 @@ from slipstream.estimator.columns import Columns, Number
 from slipstream.estimator.forest import NODE, Forest, ForestError
 from slipstream.estimator.growth import Laws
 from slipstream.estimator.labels import NAMES
-from slipstream.estimator.model import QUANTILES, Model, Score
+from slipstream.estimator.model import QUANTILES, Model, Score, Sharing
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 MAGIC: Final = b"SLIPEST\n"
-VERSION: Final = 1
+VERSION: Final = 2
 DRAFT: Final = ".draft-"
 _HEAD: Final = struct.Struct("<8sIQ32s")
 _MOST_BYTES: Final = 256 << 20
@@ -69,6 +69,7 @@ class _Words(msgspec.Struct, forbid_unknown_fields=True):
     closed: dict[str, list[int]]
     gpu_counts: list[int]
     scores: dict[str, Score]
+    sharing: Sharing
     arrays: dict[str, _Array]
 
 
@@ -95,6 +96,7 @@ def write(model: Model, folder: Path) -> Path:
         closed={name: list(words) for name, words in columns.closed.items()},
         gpu_counts=list(model.gpu_counts),
         scores=dict(model.scores),
+        sharing=model.sharing,
         arrays={name: _Array(_kind(array), array.shape) for name, array in arrays.items()},
     )
     told = msgspec.json.encode(words)
@@ -162,6 +164,7 @@ def _model(words: _Words, arrays: dict[str, NDArray[Any]]) -> Model:
     _expect(words.labels == list(NAMES) and words.quantiles == list(QUANTILES), "other labels")
     _expect(numbers >= 1 and all(one.floor > 0 for one in words.numbers), "no numbers")
     _expect(set(words.scores) <= set(NAMES), "scores of other labels")
+    _expect(1.0 <= words.sharing.stretch < math.inf, "sharing that makes faster")
     shapes = {
         **dict.fromkeys(("centre", "spread", "low", "high", "far", "importance"), (width,)),
         **dict.fromkeys(("derived", "known", "least", "most", "blend", "unsure"), (labels,)),
@@ -183,7 +186,7 @@ def _model(words: _Words, arrays: dict[str, NDArray[Any]]) -> Model:
             _expect(bool(np.isfinite(arrays[name]).all()), f"array {name} has no numbers")
     _expect(bool((arrays["spread"] > 0).all() and (arrays["far"] > 0).all()), "columns of no width")
     gates, laws = arrays["gates"], arrays["laws"]
-    many = 2 + 2 * (width - numbers)
+    many = 2 + 2 * (width - numbers) + numbers
     _expect(bool(((gates >= 0) & (gates < many)).all()), "a gate that does not exist")
     _expect(bool(((arrays["pairs"] >= 0) & (arrays["pairs"] < width)).all()), "pairs of nothing")
     _expect(laws[0] == 0 and laws[-1] == terms and bool((np.diff(laws) >= 0).all()), "no laws")
@@ -216,6 +219,7 @@ def _model(words: _Words, arrays: dict[str, NDArray[Any]]) -> Model:
         importance=arrays["importance"],
         gpu_counts=tuple(words.gpu_counts),
         scores=words.scores,
+        sharing=words.sharing,
     )
 
 

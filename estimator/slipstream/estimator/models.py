@@ -8,6 +8,7 @@ whole. A file that is no model means defaults and one loud line, not an exceptio
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from slipstream.estimator.model import EVERYBODY
@@ -46,7 +47,12 @@ class Models:
     def of_family(self, features: Features) -> Estimate | None:
         """What the model of its family says of a job; None if there is none for it."""
         model = self._by_family.get(features.family)
-        return None if model is None else estimate_of(model, features)
+        found = None if model is None else estimate_of(model, features)
+        everybody = self._by_family.get(EVERYBODY)
+        if found is None or found.shared_slowdown is not None or everybody is None:
+            return found
+        # Others' runs beside others are better than none of one's own.
+        return replace(found, shared_slowdown=everybody.sharing.slowdown(found.gpu_use_pct))
 
     def of_everybody(self, features: Features) -> Estimate | None:
         """What the model of all runs says."""

@@ -37,9 +37,8 @@ def said_of(
 ) -> Said | None:
     """All labels of a job on so many GPUs; None if it is unlike what was learnt from."""
     row = model.columns.row(gpus, numbers, categories)
-    if not model.is_like(numbers, categories, row):
-        return None
-    return model.said(row, model.growth(numbers))
+    growth = model.growth(numbers)
+    return model.said(row, growth) if model.is_like(categories, row, growth) else None
 
 
 def best_count(model: Model, numbers: Mapping[str, float], categories: Mapping[str, int]) -> int:
@@ -90,4 +89,5 @@ def _estimate(said: Said, features: Features, gpus: int) -> Estimate:
         train_s=said.middle("train_s"),
         save_s=said.middle("save_s"),
         minibatch_ms=said.middle("minibatch_ms"),
+        shared_slowdown=None if use_pct is None else model.sharing.slowdown(use_pct),
     )

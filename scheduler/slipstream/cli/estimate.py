@@ -149,6 +149,9 @@ def _needs(found: Estimate) -> Table:
         else memory(found.host_memory_mib),
         "run time": f"{_time(found.run_s)} ({duration(found.run_low_s)} to {high})",
         "mini-batch": unknown if found.minibatch_ms is None else f"~{found.minibatch_ms:.3g} ms",
+        "beside others on its GPUs": unknown
+        if found.shared_slowdown is None
+        else f"{found.shared_slowdown:.2g} times as long",
         "launch, train, save": ", ".join(map(_time, (found.launch_s, found.train_s, found.save_s))),
     }
     for row in rows.items():

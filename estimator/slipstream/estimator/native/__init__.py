@@ -17,7 +17,7 @@ from typing import Final
 
 FOLDER: Final = Path(__file__).resolve().parent
 SOURCE: Final = FOLDER / "forest.c"
-FLAGS: Final = ("-std=c11", "-O2", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC")
+FLAGS: Final = ("-std=c11", "-O3", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC")
 
 
 class NativeError(RuntimeError):
