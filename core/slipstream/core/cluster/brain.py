@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, assert_never
 from slipstream.core.classes import JobClass
 from slipstream.core.cluster import events
 from slipstream.core.cluster.floor import Floor
-from slipstream.core.cluster.jobs import Job, Standing
+from slipstream.core.cluster.jobs import GUARANTEED, Job, Standing
 from slipstream.core.cluster.moves import Mover
 from slipstream.core.cluster.pairs import PairBook
+from slipstream.core.cluster.promises import Promises
 from slipstream.core.cluster.rules import ClusterRules, Rule
 from slipstream.core.cluster.seating import Seat, Seating
 from slipstream.core.reasons import Reason
@@ -27,8 +28,6 @@ if TYPE_CHECKING:
     from slipstream.core.cluster.commands import ClusterCommand
     from slipstream.core.cluster.events import ClusterEvent
 
-_GUARANTEED = -1
-"""The level of guaranteed jobs: before all others."""
 _HEADS = 2
 """Of each tenant, how many are tried where the first does not fit."""
 _MOST_TRIED = 6
@@ -44,6 +43,7 @@ class Brain(Floor):
         self.book = PairBook(self.rules.pair_memory_s)
         self.seating = Seating(self.ground, self.book, self.rules)
         self._mover = Mover(self)
+        self._promises = Promises(self)
         self._came = 0
 
     def handle(self, event: ClusterEvent) -> list[ClusterCommand]:
@@ -75,6 +75,7 @@ class Brain(Floor):
             self._send_on()
             self._mover.after(self._touched)
         self._elastic.after()
+        self._promises.after()
         return self._commands
 
     def wakes_at_s(self) -> float | None:
@@ -105,7 +106,7 @@ class Brain(Floor):
             since_s=self.now_s,
         )
         if job.is_guaranteed:
-            job.level = _GUARANTEED
+            job.level = GUARANTEED
         elif ask.job_class is JobClass.OPPORTUNISTIC:
             job.level = self.ground.bottom
         self.jobs[ask.ref] = self._by_number[job.number] = job
@@ -121,6 +122,7 @@ class Brain(Floor):
         else:
             self.queues.remove(job)
         del self._by_number[job.number]
+        self.overdue.pop(job.number, None)
         self._touched.update(self.ground.release(job.number))
 
     def _profiled(self, event: events.JobProfiled) -> None:
@@ -176,7 +178,7 @@ class Brain(Floor):
 
     def _demote(self, job: Job) -> None:
         self._accrue(job)
-        job.level += 1
+        job.level = max(job.level, 0) + 1
         self._set_timer(job)
         for node in self.ground.nodes_of(job.gpus):
             self.ground.count(node)
@@ -252,7 +254,7 @@ class Brain(Floor):
         """Seat who waits on the nodes that were touched, the most important first."""
         full: set[int] = set()
         had = self._had if self.rules.has(Rule.FAIRNESS) else None
-        for level in range(_GUARANTEED, self.ground.bottom + 1):
+        for level in range(GUARANTEED, self.ground.bottom + 1):
             for size in self.queues.sizes(level):
                 while size not in full and not self._seat_one(level, size, had):
                     full.add(size)
@@ -272,8 +274,9 @@ class Brain(Floor):
             job.reason = forbidden
             return None
         kept = self.ground.kept_for(job.number)
-        if kept:  # on other nodes than those touched, too: it may have waited for its quota
-            return self.seating.on_nodes(job, kept, self.now_s)
+        seat = self.seating.on_nodes(job, kept, self.now_s) if kept else None
+        if seat or (kept and job.is_guaranteed):
+            return seat  # on other nodes than those touched, too: it may have waited for its quota
         wide = job.ask.gpus > self.ground.largest
         if wide and not self.seating.part_of(job, self._touched, self.now_s):
             return None

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
-from slipstream.core.cluster.jobs import Standing
+from slipstream.core.cluster.jobs import OVERDUE, Standing
 from slipstream.core.cluster.rules import Rule
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ class Seating:
             return None
         if job.standing is Standing.PARKED and not job.ask.restorable:
             return self._where_it_was(job, at_s)
-        if job.is_guaranteed and ground.reserved.get(node, job.number) != job.number:
+        if self._is_kept(node, job):
             return None
         return self._picked(job, node, at_s, job.ask.gpus)
 
@@ -183,16 +183,19 @@ class Seating:
         self, job: Job, count: int, nodes: Iterable[int], shut: Collection[int], at_s: float
     ) -> Seat | None:
         """The first node that does, or of a newcomer's guest seats the best pair."""
-        ground = self._ground
         for node in nodes:
-            if node in shut or (
-                job.is_guaranteed and ground.reserved.get(node, job.number) != job.number
-            ):
+            if node in shut or self._is_kept(node, job):
                 continue
             seat = self._picked(job, node, at_s, count)
             if seat:
                 return seat
         return None
+
+    def _is_kept(self, node: int, job: Job) -> bool:
+        """Whether a node is kept for another one, whom this one would not leave for."""
+        if job.is_guaranteed:
+            return self._ground.reserved.get(node, job.number) != job.number
+        return job.level == OVERDUE and self._ground.promised.get(node, job.number) != job.number
 
     # --- the guard on one node ------------------------------------------------------------------
 
