@@ -256,17 +256,28 @@ class Brain(Floor):
         had = self._had if self.rules.has(Rule.FAIRNESS) else None
         for level in range(GUARANTEED, self.ground.bottom + 1):
             for size in self.queues.sizes(level):
-                while size not in full and not self._seat_one(level, size, had):
+                if size in full:
+                    continue  # where those who come first found nothing
+                while self._seat_one(level, size, had):
+                    pass
+                if level >= 0 and self.queues.waits(level, size):
                     full.add(size)
 
     def _seat_one(self, level: int, size: int, had: Callable[[str], float] | None) -> bool:
         """One job of this level and size; whether there was one that could be seated."""
-        for job in islice(self.queues.heads(level, size, had, _HEADS), _MOST_TRIED):
+        heads = self.queues.heads(level, size, had, _HEADS, self._may_come)
+        for job in islice(heads, _MOST_TRIED):
             seat = self._seat_for(job)
             if seat is not None:
                 self._sit(job, seat)
                 return True
         return False
+
+    def _may_come(self, job: Job) -> bool:
+        """Whether it could sit on a touched node: some can only go back where they were."""
+        if job.ask.restorable or job.standing is not Standing.PARKED:
+            return True
+        return not self._touched.isdisjoint(self.ground.nodes_of(job.left_gpus))
 
     def _seat_for(self, job: Job) -> Seat | None:
         forbidden = self._forbidden(job)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from slipstream.core.cluster.pairs import PairBook
     from slipstream.core.cluster.rules import ClusterRules
 
-    Finder = Callable[[Job, int], Iterator[int]]
+    Finder = Callable[[Job, int, float], Iterator[int]]
 
 _EACH: Final = 3
 """Of equally good nodes or GPUs, how many are looked at: an answer in time beats the last bit."""
@@ -132,13 +132,13 @@ class Seating:
 
     # --- generators: they propose nodes ---------------------------------------------------------
 
-    def _free(self, job: Job, count: int) -> Iterator[int]:
+    def _free(self, job: Job, count: int, at_s: float) -> Iterator[int]:
         """Best fit: as few free GPUs as possible are left over."""
-        del job
+        del job, at_s
         yield from self._ground.free.upwards(count, _EACH)
 
-    def _beside(self, job: Job, count: int) -> Iterator[int]:
-        """The least used GPUs, or nodes with enough room."""
+    def _beside(self, job: Job, count: int, at_s: float) -> Iterator[int]:
+        """Where the least used GPUs are beside which it fits, or nodes with enough room."""
         ground = self._ground
         if count > 1:
             yield from ground.roomy.upwards(count, _EACH)
@@ -149,18 +149,19 @@ class Seating:
             if (ground.quiet.number(gpu) or 0) > tenths:
                 return
             node = ground.node_of[gpu]
-            if node not in seen:
+            if node not in seen and self.fits(job, ground.on[gpu], gpu, at_s):
                 seen.add(node)
                 yield node
 
-    def _instead(self, job: Job, count: int) -> Iterator[int]:
+    def _instead(self, job: Job, count: int, at_s: float) -> Iterator[int]:
         """Where those sit that come last."""
+        del at_s
         for level in range(self._ground.empty - 1, job.level - 1, -1):
             yield from self._ground.takeable[level].upwards(count, _EACH)
 
-    def _owned(self, job: Job, count: int) -> Iterator[int]:
+    def _owned(self, job: Job, count: int, at_s: float) -> Iterator[int]:
         """Where no guaranteed job owns the GPUs."""
-        del job
+        del job, at_s
         yield from self._ground.unowned.upwards(count, 2 * _EACH)
 
     def _on_parts(self, job: Job, at_s: float, find: Finder) -> Seat | None:
@@ -171,7 +172,7 @@ class Seating:
         leaving: list[Job] = []
         shut: set[int] = set()
         for count in [largest] * whole + [rest] * (rest > 0):
-            seat = self._best(job, count, find(job, count), shut, at_s)
+            seat = self._best(job, count, find(job, count, at_s), shut, at_s)
             if seat is None:
                 return None
             gpus += seat.gpus
@@ -200,9 +201,9 @@ class Seating:
     # --- the guard on one node ------------------------------------------------------------------
 
     def _picked(self, job: Job, node: int, at_s: float, count: int) -> Seat | None:
-        options = []
-        if job.is_guaranteed and (self._ground.unowned.number(node) or count) < count:
+        if self._ground.at_most_for(job, node) < count:
             return None
+        options = []
         for gpu in self._ground.gpus_of[node]:
             option = self._option(job, gpu, at_s)
             if option:
