@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 _HEADS = 2
 """Of each tenant, how many are tried where the first does not fit."""
 _MOST_TRIED = 6
+_MOST_TIMERS = 16
 _MOST_SENT_ON = 4
 """Of those who left their seats for others, how many look for another one at once."""
 
@@ -164,12 +165,17 @@ class Brain(Floor):
             self._wait(job)
 
     def _timers(self) -> None:
-        """Turns that are over, and jobs that have waited long enough to be lifted."""
-        while self._due and self._due[0][0] <= self.now_s:
+        """Turns that are over, and jobs that have waited long enough to be lifted.
+
+        Where very many are due it asks to be woken again at once: no answer takes long.
+        """
+        rung = 0
+        while rung < _MOST_TIMERS and self._due and self._due[0][0] <= self.now_s:
             _, number, version = heapq.heappop(self._due)
             job = self._by_number.get(number)
             if job is None or job.version != version:
-                continue
+                continue  # not counted: whether wakes_at_s has dropped it must not matter
+            rung += 1
             if job.standing is Standing.SEATED:
                 self._demote(job)
             else:
