@@ -147,7 +147,8 @@ class Brain(Floor):
         together = set(one.gpus) & set(other.gpus)
         if together and total < least:
             last = max((one, other), key=lambda job: (not job.guards, job.level, job.number))
-            self.park(last)
+            if not last.guards:  # whatever was measured of it
+                self.park(last)
 
     def _drained(self, name: str) -> None:
         node = self.ground.node_at.get(name)

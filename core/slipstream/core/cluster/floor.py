@@ -51,6 +51,8 @@ class Floor:
 
     def settle(self, job: Job, gpus: tuple[int, ...]) -> None:
         """A job without GPUs gets these: the command for it, and all that follows."""
+        if job.standing is Standing.PARKED and set(gpus) == set(job.left_gpus):
+            gpus = job.left_gpus  # in the order it had them
         stays = [other for gpu in gpus for other in self.ground.on[gpu]]
         owners = {other.number: other for other in stays if other.role is Role.OWNER}
         opportunistic = job.ask.job_class is JobClass.OPPORTUNISTIC
@@ -76,7 +78,7 @@ class Floor:
         places = tuple(self.ground.places[gpu] for gpu in gpus)
         if job.standing is Standing.WAITING:
             return Start(job.ref, places, job.role)
-        if job.standing is Standing.PARKED and set(gpus) == set(job.left_gpus):
+        if job.standing is Standing.PARKED and gpus == job.left_gpus:
             return Unpark(job.ref, job.role)
         job.moved_at_s = self.now_s
         return Move(job.ref, places, job.role)

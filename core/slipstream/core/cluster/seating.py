@@ -79,7 +79,9 @@ class Seating:
         return self._picked(job, node, at_s, job.ask.gpus)
 
     def on_nodes(self, job: Job, nodes: Sequence[int], at_s: float) -> Seat | None:
-        """The seat of a gang on the nodes kept for it."""
+        """The seat of a job on the nodes kept for it."""
+        if job.standing is Standing.PARKED and not job.ask.restorable:
+            return self._where_it_was(job, at_s)
         left = job.ask.gpus
         gpus: list[int] = []
         leaving: list[Job] = []
