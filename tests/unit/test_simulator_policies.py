@@ -10,7 +10,7 @@ from slipstream.core.cluster.rules import Rule
 from slipstream.simulator import html, policies, report, workload
 from slipstream.simulator.engine import Engine
 from slipstream.simulator.guarding import NodeGuard
-from slipstream.simulator.shape import equal
+from slipstream.simulator.shape import Shape, equal, node
 from slipstream.simulator.world import World
 
 pytestmark = pytest.mark.unit
@@ -48,6 +48,18 @@ def test_every_job_ends_and_none_before_its_work_is_done(name: str, nodes: int) 
     assert made.busy_gpus == 0
 
 
+@pytest.mark.parametrize("name", policies.NAMES)
+def test_nodes_may_be_unequal(name: str) -> None:
+    """As those of a live cluster are: every job still ends, none before its work is done."""
+    shape = Shape((node("small", 2), node("large", 8), node("middle", 4, gpu_mib=10_000)))
+    made = World(shape, KINDS, GUARD, guarded=policies.guarded(name))
+    policy = policies.made(name, JOBS, SHARES)
+    Engine(made, policy, measures=name in policies.MEASURES).run(JOBS)
+    for run in made.runs.values():
+        assert run.ended_at_s is not None
+        assert run.ended_at_s - run.job.ask.submitted_at_s >= run.job.run_s * 0.999
+
+
 @pytest.mark.parametrize("rule", [*Rule])
 def test_ours_works_without_any_one_rule(rule: Rule) -> None:
     """Each can be switched off to see what it is worth."""
@@ -77,6 +89,16 @@ def test_backfill_never_delays_the_first_that_waits() -> None:
 def test_guaranteed_owners_are_hardly_slowed_by_ours() -> None:
     """By the node machine, which tolerates three percent."""
     assert 0.0 <= simulated("slipstream")[1].owner_slowdown_mean_pct < 3.0
+
+
+def test_progress_is_told_now_and_then_until_all_is_done() -> None:
+    """What the bar on the terminal shows."""
+    parts: list[float] = []
+    made = World(equal(1), KINDS, GUARD)
+    Engine(made, policies.made("fifo", JOBS, SHARES), tell=parts.append).run(JOBS)
+    assert parts == sorted(parts)
+    assert len(parts) > 10
+    assert parts[-1] == 1.0
 
 
 def test_an_unknown_policy_is_told_the_known_ones() -> None:

@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.progress import Progress
-from rich.table import Table
+from rich.table import Column, Table
 
 from slipstream.cli.daemon_api import json_option, run_dir_option
 from slipstream.core.cluster.rules import Rule
@@ -37,6 +38,18 @@ _POLICIES: Final = (
 _DEFAULT_DATA: Final = "../shared/data"
 _HOUR_S: Final = 3600.0
 _MOST_SHOWN: Final = 5
+_HEADS: Final = (
+    "mean h",
+    "p50 s",
+    "p99 h",
+    "queued h",
+    "first min",
+    "use %",
+    "fair",
+    "slow %",
+    "moves",
+    "CPU s",
+)
 
 
 @click.command()
@@ -201,27 +214,16 @@ def _run(settings: Sequence[Setting], simulator: Any) -> list[Report]:  # noqa: 
 
 
 def _show(reports: Sequence[Report]) -> None:
-    table = Table(
-        "policy",
-        "completion h",
-        "median s",
-        "p99 h",
-        "queueing h",
-        "first 100 min",
-        "use %",
-        "fairness",
-        "owners slowed %",
-        "moves",
-        "CPU s",
-    )
+    heads = (Column(one, justify="right", overflow="fold") for one in _HEADS)
+    table = Table(Column("policy", no_wrap=True), *heads, box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for one in reports:
         table.add_row(
             one.policy,
-            f"{one.completion_mean_s / _HOUR_S:.2f}",
+            f"{one.completion_mean_s / _HOUR_S:.1f}",
             f"{one.completion_p50_s:.0f}",
             f"{one.completion_p99_s / _HOUR_S:.0f}",
-            f"{one.queueing_mean_s / _HOUR_S:.2f}",
-            f"{one.first_minibatches_mean_s / 60:.1f}",
+            f"{one.queueing_mean_s / _HOUR_S:.1f}",
+            f"{one.first_minibatches_mean_s / 60:.0f}",
             f"{one.use_pct:.0f}",
             f"{one.fairness:.2f}",
             f"{one.owner_slowdown_mean_pct:.2f}",
