@@ -8,6 +8,7 @@ touched are looked at again: who could not sit elsewhere before cannot now.
 from __future__ import annotations
 
 import heapq
+from functools import cache
 from itertools import islice
 from typing import TYPE_CHECKING, assert_never
 
@@ -197,7 +198,7 @@ class Brain(Floor):
         served = self.rules.levels_gpu_s
         job.served_gpu_s = served[job.level - 1] if job.level > 0 else 0.0
         self._wait(job)
-        self._try(job)
+        self._try_unless_behind(job)
 
     # --- who sits ---------------------------------------------------------------------------------
 
@@ -260,15 +261,23 @@ class Brain(Floor):
     def _refill(self) -> None:
         """Seat who waits on the nodes that were touched, the most important first."""
         full: set[int] = set()
-        had = self._had if self.rules.has(Rule.FAIRNESS) else None
+        had = cache(self._had) if self.rules.has(Rule.FAIRNESS) else None
         for level in range(GUARANTEED, self.ground.bottom + 1):
             for size in self.queues.sizes(level):
-                if size in full:
-                    continue  # where those who come first found nothing
+                if size in full or not self._may_fit(level, size):
+                    continue  # in full: where those who come first found nothing
                 while self._seat_one(level, size, had):
                     pass
                 if level >= 0 and self.queues.waits(level, size):
                     full.add(size)
+
+    def _may_fit(self, level: int, size: int) -> bool:
+        """Whether enough GPUs of a touched node could be theirs: mostly one is free, or two."""
+        if level < 0:
+            return True  # for some of them, nodes are kept elsewhere
+        largest = max(1, self.ground.largest)
+        part = size if size <= largest else size % largest or largest
+        return any(self.ground.at_most(level, node) >= part for node in self._touched)
 
     def _seat_one(self, level: int, size: int, had: Callable[[str], float] | None) -> bool:
         """One job of this level and size; whether there was one that could be seated."""

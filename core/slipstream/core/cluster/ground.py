@@ -119,12 +119,12 @@ class Ground:
                 self.count(node)
         return nodes
 
-    def at_most_for(self, job: Job, node: int) -> int:
-        """No more GPUs of a node than these can be this job's: all others are full, or owned."""
-        if job.is_guaranteed:
+    def at_most(self, level: int, node: int) -> int:
+        """No more GPUs of a node than these can be a job's of this level: all others are full."""
+        if level == GUARANTEED:
             unowned = self.unowned.number(node)  # nodes that are reserved are not in it
             return len(self.gpus_of[node]) if unowned is None else unowned
-        roomy, taken = self.roomy.number(node), self.takeable[job.level].number(node)
+        roomy, taken = self.roomy.number(node), self.takeable[level].number(node)
         return (roomy or 0) + (taken or 0) - (self.free.number(node) or 0)
 
     def count(self, node: int) -> None:

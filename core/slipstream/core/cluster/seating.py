@@ -203,7 +203,7 @@ class Seating:
     # --- the guard on one node ------------------------------------------------------------------
 
     def _picked(self, job: Job, node: int, at_s: float, count: int) -> Seat | None:
-        if self._ground.at_most_for(job, node) < count:
+        if self._ground.at_most(job.level, node) < count:
             return None
         options = []
         for gpu in self._ground.gpus_of[node]:
