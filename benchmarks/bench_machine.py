@@ -110,8 +110,7 @@ class Cluster:
             self.end_one()
             self.submit()
             self.profile(self.now_s)
-            wake_s = self.brain.wakes_at_s()
-            if wake_s is not None and wake_s <= self.now_s:
+            while (wake_s := self.brain.wakes_at_s()) is not None and wake_s <= self.now_s:
                 self.tell(TimerFired(self.now_s))
 
     def profile(self, until_s: float) -> None:

@@ -69,12 +69,14 @@ class Ledger:
     seats: dict[str, tuple[Place, ...]] = field(default_factory=dict)
     roles: dict[str, Role] = field(default_factory=dict)
     parked: dict[str, tuple[Place, ...]] = field(default_factory=dict)
+    events: list[ClusterEvent] = field(default_factory=list)
     commands: list[ClusterCommand] = field(default_factory=list)
     now_s: float = 0.0
 
     def tell(self, event: ClusterEvent) -> list[ClusterCommand]:
         """One event, and all that is commanded for it."""
         self.now_s = event.at_s
+        self.events.append(event)
         if isinstance(event, JobCame):
             self.asks.setdefault(event.ask.ref, event.ask)
         if isinstance(event, JobLeft):

@@ -3,8 +3,15 @@
 
 from __future__ import annotations
 
+import json
+from typing import TYPE_CHECKING
+
 from slipstream.simulator.measured import Kind, Measured
 from slipstream.simulator.traces import TraceJob
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
 
 KINDS = Measured(
     kinds=(
@@ -28,3 +35,26 @@ def trace(count: int = 60, *, every_s: float = 100.0) -> list[TraceJob]:
         )
         for at in range(count)
     ]
+
+
+def simple_csv(path: Path, jobs: Sequence[TraceJob]) -> Path:
+    """A trace as a file of our own format."""
+    rows = [f"{job.submitted_at_s},{job.run_s},{job.gpus},{job.tenant}" for job in jobs]
+    path.write_text("submitted_at_s,run_s,gpus,tenant\n" + "\n".join(rows) + "\n")
+    return path
+
+
+def data_folder(path: Path) -> Path:
+    """A folder laid out as the shared data are, with two kinds and one placement in it."""
+    (path / "throughputs").mkdir(parents=True)
+    (path / "placements").mkdir()
+    quiet, busy = "('quiet', 1)", "('busy', 1)"
+    table = {
+        quiet: {"null": 10.0, quiet: [9.5, 9.5], busy: [6.0, 4.0]},
+        busy: {"null": 5.0, quiet: [4.0, 6.0], busy: [0.0, 0.0]},
+    }
+    text = json.dumps({"v100": table})
+    (path / "throughputs/gavel-simulation-throughputs.json").write_text(text)
+    rows = "placement,local_bsz,step_time,sync_time\n2,32,0.3,0.1\n11,32,0.4,0.2\n"
+    (path / "placements/model.csv").write_text(rows)
+    return path

@@ -7,74 +7,18 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from cluster_world import ask, cluster
-from slipstream.core.classes import JobClass
-from slipstream.core.cluster.events import JobProfiled, NodeDrained, PairMeasured
+from cluster_histories import SHARES, Step, histories, lived, rules
 from slipstream.core.cluster.jobs import Standing
-from slipstream.core.cluster.rules import ClusterRules, Rule
+from slipstream.core.cluster.rules import ClusterRules
 from slipstream.core.reasons import Reason
-
-if TYPE_CHECKING:
-    from cluster_world import Ledger
 
 pytestmark = pytest.mark.property
 
-SHARES = (("a", 2.0), ("b", 1.0), ("c", 1.0))
 WAITS = {Reason.NO_FREE_GPU, Reason.OVER_QUOTA, Reason.RESERVING, Reason.WAITS_FOR_TURN}
-Step = tuple[str, int, int, int, float]
-steps = st.tuples(
-    st.sampled_from(["came", "came", "came", "left", "profiled", "paired", "passed", "drained"]),
-    st.integers(0, 11),
-    st.integers(0, 3),
-    st.integers(0, 99),
-    st.floats(1.0, 200_000.0),
-)
-histories = st.lists(steps, max_size=60)
-rules = st.builds(
-    lambda off: ClusterRules(shares=SHARES, without=frozenset(off)),
-    st.lists(st.sampled_from([*Rule]), max_size=2),
-)
-
-
-def lived(history: list[Step], by: ClusterRules) -> Ledger:
-    """A cluster of three nodes through all of it; the ledger checks each command."""
-    ledger = cluster(3, 4, by)
-    for at, (what, number, kind, part, later_s) in enumerate(history):
-        ref = f"j{number}"
-        if what == "came":
-            ledger.came(
-                ask(
-                    f"j{number}" if ref not in ledger.asks else f"j{at}x",
-                    (1, 2, 4, 6)[kind],
-                    [*JobClass][part % 4],
-                    tenant="abcd"[part % 4],
-                    use_pct=float(part),
-                    memory_mib=100 * part,
-                    at_s=ledger.now_s,
-                    elastic_max=8 if part > 90 else 0,
-                    restorable=part % 7 != 0,
-                    shares=part % 11 != 0,
-                )
-            )
-        elif what == "left" and ref in ledger.asks:
-            ledger.left(ref)
-        elif what == "profiled" and ref in ledger.seats:
-            ledger.tell(JobProfiled(ledger.now_s, ref, float(part), 80 * part))
-        elif what == "paired" and ref in ledger.seats:
-            beside = [one for one in ledger.seats if {*ledger.seats[one]} & {*ledger.seats[ref]}]
-            rate = part / 100
-            ledger.tell(PairMeasured(ledger.now_s, ref, beside[0], rate, rate))
-        elif what == "passed":
-            ledger.pass_to(ledger.now_s + later_s)
-        elif what == "drained" and part > 95:
-            ledger.tell(NodeDrained(ledger.now_s, f"n{kind % 3}"))
-    return ledger
 
 
 @settings(deadline=None)
@@ -140,8 +84,8 @@ def test_nobody_is_starved(history: list[Step]) -> None:
 
 PROGRAM = """
 import random, sys
-sys.path[:0] = sys.argv[1].split(":")
-from test_cluster_brain import lived, SHARES
+sys.path.insert(0, sys.argv[1])
+from cluster_histories import lived, SHARES
 from slipstream.core.cluster.rules import ClusterRules
 rng = random.Random(7)
 words = ["came", "came", "came", "left", "profiled", "paired", "passed", "drained"]
@@ -156,8 +100,7 @@ for command in lived(history, ClusterRules(shares=SHARES)).commands:
 
 def test_the_same_events_give_the_same_commands_under_two_hash_seeds() -> None:
     """No order of a set or a dict of strings decides anything."""
-    here = Path(__file__).parent
-    path = f"{here}:{here.parent}"
+    path = str(Path(__file__).parents[1])
     told = [
         subprocess.run(
             [sys.executable, "-c", PROGRAM, path],

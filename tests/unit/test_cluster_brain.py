@@ -268,6 +268,43 @@ def test_the_tenant_that_had_less_for_its_share_is_next() -> None:
     assert list(ledger.seats) == ["b0"]
 
 
+def test_all_who_fit_are_seated_when_a_gang_leaves() -> None:
+    """Not only the first: nothing stays idle while somebody waits."""
+    ledger = cluster(1, 4)
+    ledger.came(ask("gang", 4, GUARANTEED, shares=False))
+    ledger.came(*(ask(f"small{at}", use_pct=95.0) for at in range(6)))
+    ledger.left("gang")
+    assert sorted(ledger.seats) == ["small0", "small1", "small2", "small3"]
+
+
+def test_a_job_that_is_over_its_quota_holds_nobody_up() -> None:
+    """The GPU it may not have is somebody else's."""
+    ledger = cluster(1, 2, ClusterRules(shares=HALVES))
+    ledger.came(ask("first", 1, GUARANTEED, shares=False))
+    ledger.came(ask("busy", 1, GUARANTEED, shares=False, tenant="b"))
+    ledger.came(ask("over", 1, GUARANTEED), ask("other"))
+    ledger.left("busy")
+    assert sorted(ledger.seats) == ["first", "other"]
+    assert ledger.brain.jobs["over"].reason is Reason.OVER_QUOTA
+
+
+def test_jobs_that_can_only_go_back_where_they_were_hold_nobody_up() -> None:
+    """Parked on one node, they leave another to those behind them."""
+    ledger = cluster(2, 1)
+    ledger.came(ask("owner", 1, GUARANTEED, shares=False))
+    stuck = [ask(f"stuck{at}", use_pct=95.0, restorable=False) for at in range(3)]
+    for at, one in enumerate(stuck):
+        ledger.came(one)
+        ledger.pass_to(2_100.0 * (at + 1))
+    ledger.came(ask("behind", use_pct=95.0, restorable=False))
+    ledger.pass_to(ledger.now_s + 2_100.0)
+    waiting = ask("fresh", use_pct=95.0, at_s=ledger.now_s)
+    ledger.came(ask("now", 1, GUARANTEED, shares=False, at_s=ledger.now_s), waiting)
+    assert len(ledger.parked) == 4
+    ledger.left("owner")
+    assert ledger.node_of("fresh") == "n0"
+
+
 def test_a_start_that_was_refused_is_tried_again() -> None:
     """The job waits as if it had just come, and finds its seat anew."""
     ledger = cluster(1, 1)

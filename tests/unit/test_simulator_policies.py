@@ -3,19 +3,14 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-
 import pytest
-from click.testing import CliRunner
 
 from simulator_rig import KINDS, trace
-from slipstream.cli import main
 from slipstream.core.cluster.rules import Rule
 from slipstream.simulator import html, policies, report, workload
 from slipstream.simulator.engine import Engine
 from slipstream.simulator.guarding import NodeGuard
-from slipstream.simulator.shape import Shape
+from slipstream.simulator.shape import Shape, equal, node
 from slipstream.simulator.world import World
 
 pytestmark = pytest.mark.unit
@@ -23,12 +18,11 @@ pytestmark = pytest.mark.unit
 SHARES = {"a": 1.0, "b": 1.0, "c": 2.0}
 JOBS = workload.made(trace(), KINDS, seed=1)
 GUARD = NodeGuard(KINDS)
-DATA = Path(__file__).parents[3] / "shared/data"
 
 
 def simulated(name: str, *without: Rule, nodes: int = 1) -> tuple[World, report.Report]:
     """On nodes of eight GPUs: on one of them the trace is far too much."""
-    made = World(Shape(nodes=nodes, gpus_per_node=8), KINDS, GUARD, guarded=policies.guarded(name))
+    made = World(equal(nodes), KINDS, GUARD, guarded=policies.guarded(name))
     policy = policies.made(name, JOBS, SHARES, without)
     engine = Engine(made, policy, measures=name in policies.MEASURES)
     engine.run(JOBS)
@@ -36,7 +30,6 @@ def simulated(name: str, *without: Rule, nodes: int = 1) -> tuple[World, report.
         made,
         name,
         busy_gpu_s=engine.busy_gpu_s_at_last_submission,
-        span_s=JOBS[-1].ask.submitted_at_s,
         events=engine.events,
         cpu_s=0.0,
     )
@@ -53,6 +46,18 @@ def test_every_job_ends_and_none_before_its_work_is_done(name: str, nodes: int) 
         assert run.ended_at_s - run.job.ask.submitted_at_s >= run.job.run_s * 0.999
     assert figures.jobs == len(JOBS)
     assert made.busy_gpus == 0
+
+
+@pytest.mark.parametrize("name", policies.NAMES)
+def test_nodes_may_be_unequal(name: str) -> None:
+    """As those of a live cluster are: every job still ends, none before its work is done."""
+    shape = Shape((node("small", 2), node("large", 8), node("middle", 4, gpu_mib=10_000)))
+    made = World(shape, KINDS, GUARD, guarded=policies.guarded(name))
+    policy = policies.made(name, JOBS, SHARES)
+    Engine(made, policy, measures=name in policies.MEASURES).run(JOBS)
+    for run in made.runs.values():
+        assert run.ended_at_s is not None
+        assert run.ended_at_s - run.job.ask.submitted_at_s >= run.job.run_s * 0.999
 
 
 @pytest.mark.parametrize("rule", [*Rule])
@@ -86,6 +91,16 @@ def test_guaranteed_owners_are_hardly_slowed_by_ours() -> None:
     assert 0.0 <= simulated("slipstream")[1].owner_slowdown_mean_pct < 3.0
 
 
+def test_progress_is_told_now_and_then_until_all_is_done() -> None:
+    """What the bar on the terminal shows."""
+    parts: list[float] = []
+    made = World(equal(1), KINDS, GUARD)
+    Engine(made, policies.made("fifo", JOBS, SHARES), tell=parts.append).run(JOBS)
+    assert parts == sorted(parts)
+    assert len(parts) > 10
+    assert parts[-1] == 1.0
+
+
 def test_an_unknown_policy_is_told_the_known_ones() -> None:
     """A typing error is no policy."""
     with pytest.raises(ValueError, match="'fido'; known: fifo, backfill"):
@@ -98,43 +113,3 @@ def test_the_page_is_one_file_with_its_plots() -> None:
     assert page.count("<svg") == 1
     assert "about &lt;it&gt;" in page
     assert "src=" not in page
-
-
-def test_the_command_runs_a_trace(tmp_path: Path) -> None:
-    """Over the real measurements, as a user would."""
-    if not DATA.is_dir():
-        pytest.skip("no trace: ../shared/data is not beside this clone")
-    rows = [f"{job.submitted_at_s},{job.run_s},{job.gpus},{job.tenant}" for job in trace(20)]
-    file = tmp_path / "trace.csv"
-    file.write_text("submitted_at_s,run_s,gpus,tenant\n" + "\n".join(rows) + "\n")
-    args = ["simulate", str(file), "--nodes=1", f"--data={DATA}", "--json"]
-    done = CliRunner().invoke(main, [*args, "--policy=fifo", f"--html={tmp_path / 'page.html'}"])
-    assert done.exit_code == 0, done.output
-    (document,) = json.loads(done.stdout)
-    assert document["jobs"] == 20
-    assert "<svg" in (tmp_path / "page.html").read_text()
-
-
-def test_the_command_compares_policies_on_all_cores(tmp_path: Path) -> None:
-    """The best mean comes first."""
-    if not DATA.is_dir():
-        pytest.skip("no trace: ../shared/data is not beside this clone")
-    rows = [f"{job.submitted_at_s},{job.run_s},{job.gpus},{job.tenant}" for job in trace(20)]
-    file = tmp_path / "trace.csv"
-    file.write_text("submitted_at_s,run_s,gpus,tenant\n" + "\n".join(rows) + "\n")
-    args = ["simulate", str(file), "--nodes=1", f"--data={DATA}", "--json", "--compare"]
-    done = CliRunner().invoke(main, args)
-    assert done.exit_code == 0, done.output
-    reports = json.loads(done.stdout)
-    assert {one["policy"] for one in reports} == {*policies.NAMES}
-    means = [one["completion_mean_s"] for one in reports]
-    assert means == sorted(means)
-
-
-def test_without_data_the_command_says_so(tmp_path: Path) -> None:
-    """Skipped, not failed in the middle."""
-    file = tmp_path / "trace.csv"
-    file.write_text("submitted_at_s,run_s,gpus\n0,1,1\n")
-    done = CliRunner().invoke(main, ["simulate", str(file), f"--data={tmp_path}"])
-    assert done.exit_code == 1
-    assert "no data" in done.output

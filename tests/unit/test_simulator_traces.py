@@ -50,6 +50,14 @@ def test_what_sacct_prints_is_read_and_jobs_without_gpus_are_not(tmp_path: Path)
     assert (second.ref, second.submitted_at_s, second.limit_s) == ("12", 30.0, 86_400.0)
 
 
+def test_a_guests_seats_count_as_its_gpus(tmp_path: Path) -> None:
+    """It holds no GPU in Slurm's books."""
+    head = SACCT.splitlines()[0]
+    line = "14|vision|2026-01-05T10:00:30|600|01:00:00|billing=8,cpu=8,gres/slot=2,node=1"
+    (job,) = traces.read(written(tmp_path, f"{head}\n{line}\n"))
+    assert job.gpus == 2
+
+
 def test_the_simple_csv_needs_three_columns(tmp_path: Path) -> None:
     """Names and tenants have defaults."""
     (job,) = traces.read(written(tmp_path, "submitted_at_s,run_s,gpus\n5,10,2\n"))
@@ -83,6 +91,17 @@ def test_classes_are_drawn_as_stated() -> None:
     assert counted[JobClass.AUTO] == pytest.approx(1_000, rel=0.1)
 
 
+def test_elastic_jobs_are_drawn_last_so_that_nothing_else_changes() -> None:
+    """A half of them may grow to twice their GPUs; without it nobody."""
+    none = workload.made(trace(1_000), KINDS, seed=1)
+    half = workload.made(trace(1_000), KINDS, seed=1, mix=workload.Mix(elastic_pct=50.0))
+    assert not any(job.ask.elastic_max for job in none)
+    grown = [job for job in half if job.ask.elastic_max]
+    assert len(grown) == pytest.approx(500, rel=0.1)
+    assert all(job.ask.elastic_max == 2 * job.ask.gpus for job in grown)
+    assert [job.kind for job in none] == [job.kind for job in half]
+
+
 def test_users_ask_for_a_round_time_of_twice_what_they_need() -> None:
     """The limit backfill goes by."""
     job = next(job for job in workload.made(trace(), KINDS, seed=1) if job.run_s == 20_000.0)
@@ -91,5 +110,6 @@ def test_users_ask_for_a_round_time_of_twice_what_they_need() -> None:
 
 def test_a_cluster_is_sized_by_its_load() -> None:
     """Half the load, twice the cluster; never smaller than the widest job."""
-    assert sized(trace(), 50).nodes == pytest.approx(2 * sized(trace(), 100).nodes, abs=1)
+    half, full = sized(trace(), 50), sized(trace(), 100)
+    assert len(half.nodes) == pytest.approx(2 * len(full.nodes), abs=1)
     assert sized(trace(), 1_000).gpus >= 8

@@ -10,7 +10,7 @@ from slipstream.core.classes import JobClass, Role
 from slipstream.core.cluster.commands import Move, Park, Start, Unpark, Upgrade
 from slipstream.simulator import workload
 from slipstream.simulator.guarding import NodeGuard
-from slipstream.simulator.shape import Shape
+from slipstream.simulator.shape import equal
 from slipstream.simulator.workload import Workload
 from slipstream.simulator.world import ImpossibleError, World
 
@@ -39,7 +39,7 @@ def job(ref: str, kind: int, *, gpus: int = 1, job_class: JobClass = JobClass.SH
 
 def world(*jobs: Workload, guarded: frozenset[JobClass] = frozenset()) -> World:
     """Two nodes of two GPUs."""
-    made = World(Shape(nodes=2, gpus_per_node=2), KINDS, GUARD, guarded=guarded)
+    made = World(equal(2, gpus_per_node=2), KINDS, GUARD, guarded=guarded)
     for one in jobs:
         made.add(one)
     return made
@@ -117,6 +117,23 @@ def test_parking_and_moving_cost_progress() -> None:
     assert made.ends_at_s(made.runs["a"]) == pytest.approx(200 + 900 + 1)
     rates(made, Move("a", (("n1", 0),), Role.OWNER))
     assert made.ends_at_s(made.runs["a"]) == pytest.approx(200 + 900 + 31)
+
+
+def test_a_node_keeps_no_more_parked_jobs_than_its_memory_can() -> None:
+    """The fourth on a GPU is written out and comes back as from a move; then there is room."""
+    names = ("a", "b", "c", "d", "e")
+    made = world(*(job(name, QUIET) for name in names))
+    for name in names[:4]:
+        rates(made, start(name, ("n0", 0)))
+        rates(made, Park(name))
+    for name in ("d", "a"):
+        rates(made, Unpark(name, Role.OWNER))
+    assert made.runs["d"].total_s == 1_000 + 30
+    assert made.runs["a"].total_s == 1_000 + 1
+    rates(made, start("e", ("n0", 0)))
+    rates(made, Park("e"))
+    rates(made, Unpark("e", Role.OWNER))
+    assert made.runs["e"].total_s == 1_000 + 1
 
 
 def test_the_first_minibatches_are_noticed_in_between() -> None:

@@ -4,15 +4,18 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.progress import Progress
-from rich.table import Table
+from rich.table import Column, Table
 
-from slipstream.cli.daemon_api import json_option
+from slipstream.cli.daemon_api import json_option, run_dir_option
 from slipstream.core.cluster.rules import Rule
 
 if TYPE_CHECKING:
@@ -32,7 +35,21 @@ _POLICIES: Final = (
     "srtf-oracle",
     "slipstream",
 )
+_DEFAULT_DATA: Final = "../shared/data"
 _HOUR_S: Final = 3600.0
+_MOST_SHOWN: Final = 5
+_HEADS: Final = (
+    "mean h",
+    "p50 s",
+    "p99 h",
+    "queued h",
+    "first min",
+    "use %",
+    "fair",
+    "slow %",
+    "moves",
+    "CPU s",
+)
 
 
 @click.command()
@@ -46,6 +63,12 @@ _HOUR_S: Final = 3600.0
 )
 @click.option("--compare", is_flag=True, help="All policies, on all cores.")
 @click.option("--jobs", "most_jobs", type=click.IntRange(1), help="Only the first so many.")
+@click.option(
+    "--cluster",
+    type=click.Choice(["live"]),
+    help="The nodes of the cluster this runs on, by its scheduler or else by Slurm's commands.",
+)
+@run_dir_option
 @click.option("--nodes", type=click.IntRange(1), help="Nodes of the cluster.")
 @click.option(
     "--load",
@@ -58,6 +81,14 @@ _HOUR_S: Final = 3600.0
 @click.option("--gpus-per-node", type=click.IntRange(1), default=8, show_default=True)
 @click.option("--seed", type=int, default=1, show_default=True, help="Of what a trace leaves open.")
 @click.option(
+    "--elastic",
+    "elastic_pct",
+    type=click.FloatRange(0, 100),
+    default=0.0,
+    show_default=True,
+    help="The part of the jobs, in percent, that may grow to twice their GPUs.",
+)
+@click.option(
     "--without",
     "without",
     type=click.Choice([str(rule) for rule in Rule]),
@@ -67,17 +98,38 @@ _HOUR_S: Final = 3600.0
 @click.option(
     "--data",
     type=click.Path(path_type=Path, file_okay=False),
-    default=Path("../shared/data"),
-    show_default=True,
+    default=lambda: os.environ.get("SLIPSTREAM_DATA", _DEFAULT_DATA),
+    show_default=f"$SLIPSTREAM_DATA or {_DEFAULT_DATA}",
     help="Folder with the measured throughputs and placements.",
 )
 @click.option("--html", "page", type=click.Path(path_type=Path), help="Write a report with plots.")
+@click.option("--svg", type=click.Path(path_type=Path), help="Write the plots alone.")
+@click.option(
+    "--journal",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Write down what slipstream's policy was told and what it said.",
+)
+@click.option("--replay", is_flag=True, help="TRACE is such a journal: decide it all again.")
 @click.argument("trace", type=click.Path(path_type=Path, exists=True, dir_okay=False))
-def simulate(trace: Path, *, as_json: bool, page: Path | None, **given: Any) -> None:  # noqa: ANN401 (click's)
+def simulate(trace: Path, *, replay: bool, **given: Any) -> None:  # noqa: ANN401 (click's)
     """Run TRACE in virtual time: Philly's CSV, what sacct prints, or our simple CSV.
 
     See docs/simulator.md for the formats, the model and its assumptions.
     """
+    if replay:
+        _replay(trace)
+    else:
+        _simulate(trace, **given)
+
+
+def _simulate(
+    trace: Path,
+    *,
+    as_json: bool,
+    page: Path | None,
+    svg: Path | None,
+    **given: Any,  # noqa: ANN401 (click's)
+) -> None:
     # Only here: other commands would wait for numpy and matplotlib.
     from slipstream.simulator import simulate as simulator  # noqa: PLC0415
     from slipstream.simulator.measured import NoDataError  # noqa: PLC0415
@@ -88,24 +140,62 @@ def simulate(trace: Path, *, as_json: bool, page: Path | None, **given: Any) -> 
     except (NoDataError, TraceError) as error:
         raise click.ClickException(str(error)) from error
     reports.sort(key=lambda one: (one.completion_mean_s, one.policy))
-    if page:
-        from slipstream.simulator import html  # noqa: PLC0415
-
-        about = f"{reports[0].jobs:,} jobs of {trace.name} on {reports[0].gpus} GPUs"
-        page.write_text(html.page(reports, "slipstream simulate", about))
+    if page or svg:
+        _draw(reports, trace.name, page, svg)
     if as_json:
         click.echo(json.dumps([one.document() for one in reports], indent=1))
     else:
         _show(reports)
 
 
+def _replay(journal: Path) -> None:
+    """Decide a journal again; exit code 1 if anything is decided otherwise."""
+    from slipstream.simulator.journal import JournalError, replayed  # noqa: PLC0415
+
+    try:
+        with journal.open() as lines:
+            found = list(replayed(lines))
+    except JournalError as error:
+        raise click.ClickException(f"{journal}: {error}") from error
+    for one in found[:_MOST_SHOWN]:
+        click.echo(f"{one.event}\n  was: {one.recorded}\n  now: {one.decided}")
+    click.echo(f"{len(found)} events decided otherwise" if found else "all decided as before")
+    sys.exit(1 if found else 0)
+
+
 def _settings(trace: Path, given: dict[str, Any]) -> list[Setting]:
     from slipstream.simulator.simulate import Setting  # noqa: PLC0415
+    from slipstream.simulator.workload import Mix  # noqa: PLC0415
 
-    chosen = _POLICIES if given.pop("compare") else given["chosen"] or ("slipstream",)
-    del given["chosen"]
-    without = tuple(Rule(name) for name in given.pop("without"))
-    return [Setting(trace=trace, policy=name, without=without, **given) for name in chosen]
+    chosen = given.pop("chosen") or ("slipstream",)
+    if given.pop("compare"):
+        chosen = _POLICIES
+    if given["journal"] and "slipstream" not in chosen:
+        raise click.UsageError("--journal is of slipstream's policy: choose it, too")
+    run_dir, cluster = given.pop("run_dir"), None
+    if given.pop("cluster"):
+        if given["nodes"]:
+            raise click.UsageError("--cluster live has its own nodes: leave --nodes out")
+        from slipstream.cli.live_cluster import live_shape  # noqa: PLC0415
+
+        cluster = live_shape(run_dir)
+    given["without"] = tuple(Rule(name) for name in given["without"])
+    given["mix"] = Mix(elastic_pct=given.pop("elastic_pct"))
+    return [Setting(trace=trace, policy=name, cluster=cluster, **given) for name in chosen]
+
+
+def _draw(reports: Sequence[Report], name: str, page: Path | None, svg: Path | None) -> None:
+    try:
+        from slipstream.simulator import html  # noqa: PLC0415 (an extra)
+    except ImportError as error:
+        raise click.ClickException(
+            "plots need matplotlib: pip install 'slurm-slipstream[sandbox]'"
+        ) from error
+    if page:
+        about = f"{reports[0].jobs:,} jobs of {name} on {reports[0].gpus:,} GPUs"
+        page.write_text(html.page(reports, "slipstream simulate", about))
+    if svg:
+        svg.write_text(html.plots(reports))
 
 
 def _run(settings: Sequence[Setting], simulator: Any) -> list[Report]:  # noqa: ANN401 (a module)
@@ -124,31 +214,23 @@ def _run(settings: Sequence[Setting], simulator: Any) -> list[Report]:  # noqa: 
 
 
 def _show(reports: Sequence[Report]) -> None:
-    table = Table(
-        "policy",
-        "completion h",
-        "median s",
-        "p99 h",
-        "queueing h",
-        "first 100 min",
-        "use %",
-        "fairness",
-        "owners slowed %",
-        "moves",
-        "CPU s",
-    )
+    heads = (Column(one, justify="right", overflow="fold") for one in _HEADS)
+    table = Table(Column("policy", no_wrap=True), *heads, box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for one in reports:
         table.add_row(
             one.policy,
-            f"{one.completion_mean_s / _HOUR_S:.2f}",
+            f"{one.completion_mean_s / _HOUR_S:.1f}",
             f"{one.completion_p50_s:.0f}",
             f"{one.completion_p99_s / _HOUR_S:.0f}",
-            f"{one.queueing_mean_s / _HOUR_S:.2f}",
-            f"{one.first_minibatches_mean_s / 60:.1f}",
+            f"{one.queueing_mean_s / _HOUR_S:.1f}",
+            f"{one.first_minibatches_mean_s / 60:.0f}",
             f"{one.use_pct:.0f}",
             f"{one.fairness:.2f}",
             f"{one.owner_slowdown_mean_pct:.2f}",
             str(one.moves),
             f"{one.cpu_s:.0f}",
         )
-    Console().print(table)
+    console = Console()
+    console.print(table)
+    if reports[0].left_out:
+        console.print(f"{reports[0].left_out} jobs of the trace are larger than the cluster.")

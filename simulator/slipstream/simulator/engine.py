@@ -70,7 +70,7 @@ class Engine:
 
     def run(self, jobs: Sequence[Workload]) -> None:
         """From the first submission to the last end."""
-        for came in self.world.shape.came():
+        for came in self.world.shape.nodes:
             self._take(came)
         at, ended, told = 0, 0, 0
         while at < len(jobs) or ended < len(jobs):

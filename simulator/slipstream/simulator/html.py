@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import html
 import io
+import re
 from typing import TYPE_CHECKING, Any, Final
 
 import matplotlib as mpl
@@ -15,7 +16,11 @@ if TYPE_CHECKING:
 
     from slipstream.simulator.report import Report
 
+_DIGITS: Final = re.compile(r"(\d\.\d\d)\d+")
+"""Of a coordinate: what nobody sees is left out."""
 _OURS: Final = "#c8553d"
+_NAME: Final = "slipstream"
+_CYCLE: Final = ("C0", "C1", "C2", "C4", "C5", "C6", "C7", "C8", "C9", "k")
 _THEIRS: Final = "#9aa5b1"
 _STYLE: Final[dict[Any, Any]] = {  # matplotlib types its keys as a literal of hundreds
     "axes.grid": True,
@@ -24,6 +29,7 @@ _STYLE: Final[dict[Any, Any]] = {  # matplotlib types its keys as a literal of h
     "axes.axisbelow": True,
     "font.family": "sans-serif",
     "grid.color": "#e4e7eb",
+    "svg.fonttype": "none",  # text stays text: smaller, and found by a search
     "svg.hashsalt": "slipstream",
 }
 _COLUMNS: Final = (
@@ -57,31 +63,17 @@ def page(reports: Sequence[Report], title: str, about: str) -> str:
         title=html.escape(title),
         about=html.escape(about),
         table=_table(ordered),
-        plots=_plots(ordered),
+        plots=plots(ordered),
     )
 
 
-def _table(reports: Sequence[Report]) -> str:
-    head = "".join(f"<th>{html.escape(text)}</th>" for _, text in _COLUMNS)
-    rows = []
-    for one in reports:
-        cells = "".join(f"<td>{_cell(getattr(one, name))}</td>" for name, _ in _COLUMNS)
-        rows.append(f'<tr class="{"ours" if one.policy == "slipstream" else ""}">{cells}</tr>')
-    return f"<tr>{head}</tr>{''.join(rows)}"
-
-
-def _cell(value: object) -> str:
-    if isinstance(value, float):
-        return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.2f}"  # noqa: PLR2004 (digits)
-    return html.escape(str(value))
-
-
-def _plots(reports: Sequence[Report]) -> str:
+def plots(reports: Sequence[Report]) -> str:
+    """All plots as one SVG."""
     with mpl.rc_context(_STYLE):
         figure = Figure(figsize=(15, 9), layout="constrained")
         (mean, first), (curve, tenants) = figure.subplots(2, 2)
         names = [one.policy for one in reports]
-        colours = [_OURS if name == "slipstream" else _THEIRS for name in names]
+        colours = [_OURS if name == _NAME else _THEIRS for name in names]
         mean.barh(names, [one.completion_mean_s / 3600 for one in reports], color=colours)
         mean.set_title("mean completion, hours")
         first.barh(names, [one.first_minibatches_mean_s / 60 for one in reports], color=colours)
@@ -89,23 +81,39 @@ def _plots(reports: Sequence[Report]) -> str:
         first.set_title("mean time to the first 100 mini-batches, minutes")
         for axes in (mean, first):
             axes.invert_yaxis()
-        for one in reports:
-            ours = one.policy == "slipstream"
+        for one, colour in zip(reports, _curves(reports), strict=True):
+            thick: dict[str, Any] = {"lw": 3, "zorder": 4} if one.policy == _NAME else {"lw": 1.2}
             ranks = [at / len(one.curve_s) for at in range(len(one.curve_s))]
-            curve.plot(one.curve_s, ranks, label=one.policy, lw=3 if ours else 1.2, zorder=3 + ours)
+            curve.plot(one.curve_s, ranks, label=one.policy, color=colour, **thick)
+            slowed = one.tenant_slowdown
+            tenants.plot(list(slowed), list(slowed.values()), "o-", color=colour, **thick)
         curve.set_xscale("log")
         curve.set_title("part of the jobs completed within (s)")
         curve.legend(fontsize=8)
-        for one in reports:
-            tenants.plot(
-                list(one.tenant_slowdown),
-                list(one.tenant_slowdown.values()),
-                "o-",
-                label=one.policy,
-            )
         tenants.set_yscale("log")
         tenants.tick_params(axis="x", rotation=45)
         tenants.set_title("each tenant's completion over its time alone")
         text = io.StringIO()
         figure.savefig(text, format="svg", metadata={"Date": None})
-        return text.getvalue()[text.getvalue().index("<svg") :]
+        return _DIGITS.sub(r"\1", text.getvalue()[text.getvalue().index("<svg") :])
+
+
+def _curves(reports: Sequence[Report]) -> list[str]:
+    """Ours as in the bars, all others one of the cycle each."""
+    others = iter(_CYCLE)
+    return [_OURS if one.policy == _NAME else next(others) for one in reports]
+
+
+def _table(reports: Sequence[Report]) -> str:
+    head = "".join(f"<th>{html.escape(text)}</th>" for _, text in _COLUMNS)
+    rows = []
+    for one in reports:
+        cells = "".join(f"<td>{_cell(getattr(one, name))}</td>" for name, _ in _COLUMNS)
+        rows.append(f'<tr class="{"ours" if one.policy == _NAME else ""}">{cells}</tr>')
+    return f"<tr>{head}</tr>{''.join(rows)}"
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.2f}"  # noqa: PLR2004 (digits)
+    return html.escape(str(value))

@@ -26,11 +26,16 @@ class Report:
     without: tuple[str, ...]
     gpus: int
     jobs: int
+    left_out: int
+    """Jobs of the trace that are larger than the cluster."""
     completion_mean_s: float
     completion_p50_s: float
     completion_p99_s: float
     queueing_mean_s: float
     """Until it first has GPUs."""
+    queueing_worst_s: float
+    guaranteed_queueing_mean_s: float
+    """Of guaranteed jobs alone."""
     first_minibatches_mean_s: float
     """Until its first 100 mini-batches are done."""
     makespan_s: float
@@ -60,30 +65,36 @@ def of(
     policy: str,
     *,
     without: Sequence[str] = (),
+    left_out: int = 0,
     busy_gpu_s: float,
-    span_s: float,
     events: int,
     cpu_s: float,
 ) -> Report:
     """Read it all from a world that has come to its end."""
     runs = list(world.runs.values())
     completion = sorted(_completion_s(run) for run in runs)
+    queueing = [_queueing_s(run) for run in runs]
+    guaranteed = [run for run in runs if run.job.ask.job_class is JobClass.GUARANTEED]
     slowed = [
         100.0 * (run.owned_s / run.owned_done_s - 1.0)
-        for run in runs
-        if run.job.ask.job_class is JobClass.GUARANTEED and run.owned_done_s > 0.0
+        for run in guaranteed
+        if run.owned_done_s > 0.0
     ]
     tenants = _tenants(runs)
+    span_s = max(run.job.ask.submitted_at_s for run in runs)
     return Report(
         policy=policy,
         without=tuple(without),
         gpus=world.shape.gpus,
         jobs=len(runs),
+        left_out=left_out,
         completion_mean_s=statistics.fmean(completion),
         completion_p50_s=_ranked(completion, 0.5),
         completion_p99_s=_ranked(completion, 0.99),
-        queueing_mean_s=statistics.fmean(
-            (run.started_at_s or 0.0) - run.job.ask.submitted_at_s for run in runs
+        queueing_mean_s=statistics.fmean(queueing),
+        queueing_worst_s=max(queueing),
+        guaranteed_queueing_mean_s=statistics.fmean(
+            [_queueing_s(run) for run in guaranteed] or [0.0]
         ),
         first_minibatches_mean_s=statistics.fmean(
             (run.first_at_s or 0.0) - run.job.ask.submitted_at_s for run in runs
@@ -106,6 +117,10 @@ def _completion_s(run: Run) -> float:
     if run.ended_at_s is None:
         raise RuntimeError(f"job {run.job.ask.ref} has not ended")
     return run.ended_at_s - run.job.ask.submitted_at_s
+
+
+def _queueing_s(run: Run) -> float:
+    return (run.started_at_s or 0.0) - run.job.ask.submitted_at_s
 
 
 def _ranked(ordered: Sequence[float], part: float) -> float:

@@ -6,20 +6,24 @@ from __future__ import annotations
 import os
 import time
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from slipstream.core.cluster.brain import Brain
 from slipstream.simulator import measured, policies, report, traces, workload
 from slipstream.simulator.engine import Engine
 from slipstream.simulator.guarding import NodeGuard
-from slipstream.simulator.shape import Shape, sized
+from slipstream.simulator.journal import Recorder
+from slipstream.simulator.shape import Shape, equal, sized
 from slipstream.simulator.world import World
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from slipstream.core.cluster.rules import Rule
+    from slipstream.simulator.engine import Policy
     from slipstream.simulator.report import Report
 
 PHILLY = Path("philly/philly-2017-09-to-11.csv")
@@ -34,6 +38,8 @@ class Setting:
     trace: Path
     policy: str = policies.OURS
     most_jobs: int | None = None
+    cluster: Shape | None = None
+    """A cluster that there is; the next three make one up."""
     nodes: int | None = None
     load_pct: float = 100.0
     """Sizes the cluster if `nodes` is None."""
@@ -41,6 +47,8 @@ class Setting:
     seed: int = 1
     mix: workload.Mix = field(default_factory=workload.Mix)
     without: tuple[Rule, ...] = ()
+    journal: Path | None = None
+    """Where to write down what our policy was told and said."""
 
 
 def run(setting: Setting, tell: Callable[[float], None] | None = None) -> Report:
@@ -49,23 +57,24 @@ def run(setting: Setting, tell: Callable[[float], None] | None = None) -> Report
     trace = traces.read(setting.trace, setting.most_jobs)
     if not trace:
         raise traces.TraceError(f"{setting.trace}: no job in it has a GPU")
-    jobs = workload.made(trace, known, seed=setting.seed, mix=setting.mix)
-    world = World(
-        _shape(setting, trace),
-        known,
-        NodeGuard(known),
-        guarded=policies.guarded(setting.policy),
-    )
+    shape = _shape(setting, trace)
+    fitting = [job for job in trace if shape.holds(job.gpus)]
+    if not fitting:
+        raise traces.TraceError(f"{setting.trace}: all its jobs are larger than the cluster")
+    jobs = workload.made(fitting, known, seed=setting.seed, mix=setting.mix)
+    world = World(shape, known, NodeGuard(known), guarded=policies.guarded(setting.policy))
     policy = policies.made(setting.policy, jobs, shares(trace), setting.without)
-    engine = Engine(world, policy, measures=setting.policy in policies.MEASURES, tell=tell)
-    began_s = time.process_time()
-    engine.run(jobs)
+    measures = setting.policy in policies.MEASURES
+    with _recorded(policy, setting.journal) as listening:
+        engine = Engine(world, listening, measures=measures, tell=tell)
+        began_s = time.process_time()
+        engine.run(jobs)
     return report.of(
         world,
         setting.policy,
         without=[str(rule) for rule in setting.without],
+        left_out=len(trace) - len(fitting),
         busy_gpu_s=engine.busy_gpu_s_at_last_submission,
-        span_s=jobs[-1].ask.submitted_at_s,
         events=engine.events,
         cpu_s=time.process_time() - began_s,
     )
@@ -91,6 +100,18 @@ def shares(trace: Sequence[traces.TraceJob]) -> Mapping[str, float]:
 
 
 def _shape(setting: Setting, trace: Sequence[traces.TraceJob]) -> Shape:
+    if setting.cluster is not None:
+        return setting.cluster
     if setting.nodes is not None:
-        return Shape(nodes=setting.nodes, gpus_per_node=setting.gpus_per_node)
+        return equal(setting.nodes, setting.gpus_per_node)
     return sized(trace, setting.load_pct, setting.gpus_per_node)
+
+
+@contextmanager
+def _recorded(policy: Policy, journal: Path | None) -> Iterator[Policy]:
+    """With its journal, if one is wanted and it is ours."""
+    if journal is None or not isinstance(policy, Brain):
+        yield policy
+        return
+    with journal.open("w") as file:
+        yield Recorder(policy, file)

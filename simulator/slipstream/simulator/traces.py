@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
     from pathlib import Path
 
-_GPUS: Final = re.compile(r"gres/gpu(?::[^=,]+)?=(\d+)")
+_GPUS: Final = re.compile(r"gres/(?:gpu|slot)(?::[^=,]+)?=(\d+)")
+"""A guest of ours holds seats (`slot`) in place of GPUs, as many as it uses."""
 _ELAPSED: Final = re.compile(r"(?:(\d+)-)?(\d+):(\d\d):(\d\d)(?:\.\d+)?$")
 _LIMITLESS: Final = frozenset({"", "UNLIMITED", "Partition_Limit"})
 

@@ -4,6 +4,7 @@
 * kind of training: each of the measured ones is as likely.
 * class: a fifth `guaranteed`, three fifths `shared`, a fifth `auto`. A trace has none; a fifth
   keeps the guaranteed work of every tenant near its quota; the rest is exploration.
+* elastic: nobody, unless a part is asked for; those may grow to twice their GPUs.
 * use and memory are *predicted* before they are measured: off by a tenth (standard deviation).
 * time limit, if the trace has none: users ask for a round time of at least twice of what they need.
 """
@@ -40,6 +41,8 @@ class Mix:
 
     guaranteed_pct: float = 20.0
     auto_pct: float = 20.0
+    elastic_pct: float = 0.0
+    """Of all jobs: those that may run with up to twice their GPUs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,8 +68,16 @@ def made(
     kinds = rng.integers(len(measured.kinds), size=len(trace))
     classes = rng.uniform(0.0, 100.0, size=len(trace))
     off = rng.normal(1.0, _OFF, size=(len(trace), 2))
+    elastic = rng.uniform(0.0, 100.0, size=len(trace)) < mix.elastic_pct
     return [
-        _one(job, measured, int(kinds[at]), _class(float(classes[at]), mix), off[at].tolist())
+        _one(
+            job,
+            measured,
+            int(kinds[at]),
+            _class(float(classes[at]), mix),
+            off[at].tolist(),
+            elastic_max=2 * job.gpus * int(elastic[at]),
+        )
         for at, job in enumerate(trace)
     ]
 
@@ -77,6 +88,8 @@ def _one(
     kind: int,
     job_class: JobClass,
     off: Sequence[float],
+    *,
+    elastic_max: int,
 ) -> Workload:
     of = measured.kinds[kind]
     ask = Ask(
@@ -89,6 +102,7 @@ def _one(
         memory_mib=int(min(GPU_MIB, max(1.0, of.memory_mib * off[1]))),
         family=of.name,
         limit_s=job.limit_s or _limit_s(job.run_s),
+        elastic_max=elastic_max,
     )
     return Workload(
         ask=ask,

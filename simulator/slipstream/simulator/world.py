@@ -53,6 +53,8 @@ class Run:
     turn: int = 0
     left_gpus: tuple[int, ...] = ()
     """Where it was parked."""
+    kept: bool = False
+    """Parked in the memory of its nodes."""
     version: int = 0
     """Of its rate: an end foreseen at an older one does not come."""
     first_at_s: float | None = None
@@ -81,12 +83,21 @@ class World:
     busy_gpus: int = 0
     busy_gpu_s: float = 0.0
     _gpu_of: dict[Place, int] = field(default_factory=dict)
+    _node_of: list[int] = field(default_factory=list)
+    _memory_mib: list[int] = field(default_factory=list)
+    _kept: list[int] = field(default_factory=list)
+    """For each GPU: who was parked there and is still in its node's memory."""
+    _largest: int = 0
 
     def __post_init__(self) -> None:
         self.residents = [[] for _ in range(self.shape.gpus)]
-        for node in self.shape.came():
+        self._kept = [0] * self.shape.gpus
+        self._largest = self.shape.largest
+        for at, node in enumerate(self.shape.nodes):
             for index in range(node.gpus):
                 self._gpu_of[node.node, index] = len(self._gpu_of)
+                self._node_of.append(at)
+                self._memory_mib.append(node.memory_mib)
 
     def pass_to(self, at_s: float) -> None:
         """Let time pass."""
@@ -154,16 +165,18 @@ class World:
             case Park():
                 if not run.gpus:
                     raise ImpossibleError(f"{command}: it has no GPU")
-                run.left_gpus = run.gpus
                 run.parks += 1
+                self._keep(run)
                 return self._leave(run)
             case Unpark():
-                run.total_s += self.costs.unpark_s
+                run.total_s += self.costs.unpark_s if run.kept else self.costs.move_s
+                self._forget(run)
                 run.role = command.role
                 return self._sit_on(run, run.left_gpus)
             case Move():
                 run.total_s += self.costs.move_s
                 run.moves += 1
+                self._forget(run)
                 left = self._leave(run)
                 run.role, run.turn = command.role, command.turn
                 return left | self._sit(run, command.places)
@@ -187,11 +200,23 @@ class World:
             ours.append(run)
             together = [one for one in ours if one.turn == run.turn]
             if (
-                sum(one.job.memory_mib for one in together) > self.shape.gpu_mib
+                sum(one.job.memory_mib for one in together) > self._memory_mib[gpu]
                 and len(together) > 1
             ):
                 run.turn = 1 + max(one.turn for one in ours)  # it does not fit: they alternate
         return set(gpus)
+
+    def _keep(self, run: Run) -> None:
+        """It is parked in its nodes' memory, if there is room left."""
+        run.left_gpus = run.gpus
+        run.kept = all(self._kept[gpu] < self.costs.parked_per_gpu for gpu in run.gpus)
+        for gpu in run.gpus:
+            self._kept[gpu] += run.kept
+
+    def _forget(self, run: Run) -> None:
+        for gpu in run.left_gpus:
+            self._kept[gpu] -= run.kept
+        run.kept = False
 
     def _leave(self, run: Run) -> set[int]:
         for gpu in run.gpus:
@@ -222,10 +247,9 @@ class World:
             ours = self.residents[gpu]
             if len(ours) > 1:
                 rate = min(rate, self._beside(run, ours))
-        per_node = self.shape.gpus_per_node
         if len(run.gpus) > 1:
-            nodes = len({gpu // per_node for gpu in run.gpus})
-            if nodes > -(-len(run.gpus) // per_node):
+            nodes = len({self._node_of[gpu] for gpu in run.gpus})
+            if nodes > -(-len(run.gpus) // self._largest):
                 rate *= self.measured.spread
         if len(run.gpus) != run.job.ask.gpus:
             rate *= len(run.gpus) / run.job.ask.gpus

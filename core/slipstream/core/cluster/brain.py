@@ -8,15 +8,17 @@ touched are looked at again: who could not sit elsewhere before cannot now.
 from __future__ import annotations
 
 import heapq
+from functools import cache
 from itertools import islice
 from typing import TYPE_CHECKING, assert_never
 
 from slipstream.core.classes import JobClass
 from slipstream.core.cluster import events
 from slipstream.core.cluster.floor import Floor
-from slipstream.core.cluster.jobs import Job, Standing
+from slipstream.core.cluster.jobs import GUARANTEED, Job, Standing
 from slipstream.core.cluster.moves import Mover
 from slipstream.core.cluster.pairs import PairBook
+from slipstream.core.cluster.promises import Promises
 from slipstream.core.cluster.rules import ClusterRules, Rule
 from slipstream.core.cluster.seating import Seat, Seating
 from slipstream.core.reasons import Reason
@@ -27,11 +29,10 @@ if TYPE_CHECKING:
     from slipstream.core.cluster.commands import ClusterCommand
     from slipstream.core.cluster.events import ClusterEvent
 
-_GUARANTEED = -1
-"""The level of guaranteed jobs: before all others."""
 _HEADS = 2
 """Of each tenant, how many are tried where the first does not fit."""
 _MOST_TRIED = 6
+_MOST_TIMERS = 16
 _MOST_SENT_ON = 4
 """Of those who left their seats for others, how many look for another one at once."""
 
@@ -44,6 +45,7 @@ class Brain(Floor):
         self.book = PairBook(self.rules.pair_memory_s)
         self.seating = Seating(self.ground, self.book, self.rules)
         self._mover = Mover(self)
+        self._promises = Promises(self)
         self._came = 0
 
     def handle(self, event: ClusterEvent) -> list[ClusterCommand]:
@@ -75,6 +77,7 @@ class Brain(Floor):
             self._send_on()
             self._mover.after(self._touched)
         self._elastic.after()
+        self._promises.after()
         return self._commands
 
     def wakes_at_s(self) -> float | None:
@@ -105,7 +108,7 @@ class Brain(Floor):
             since_s=self.now_s,
         )
         if job.is_guaranteed:
-            job.level = _GUARANTEED
+            job.level = GUARANTEED
         elif ask.job_class is JobClass.OPPORTUNISTIC:
             job.level = self.ground.bottom
         self.jobs[ask.ref] = self._by_number[job.number] = job
@@ -121,6 +124,7 @@ class Brain(Floor):
         else:
             self.queues.remove(job)
         del self._by_number[job.number]
+        self.overdue.pop(job.number, None)
         self._touched.update(self.ground.release(job.number))
 
     def _profiled(self, event: events.JobProfiled) -> None:
@@ -144,7 +148,8 @@ class Brain(Floor):
         together = set(one.gpus) & set(other.gpus)
         if together and total < least:
             last = max((one, other), key=lambda job: (not job.guards, job.level, job.number))
-            self.park(last)
+            if not last.guards:  # whatever was measured of it
+                self.park(last)
 
     def _drained(self, name: str) -> None:
         node = self.ground.node_at.get(name)
@@ -162,12 +167,17 @@ class Brain(Floor):
             self._wait(job)
 
     def _timers(self) -> None:
-        """Turns that are over, and jobs that have waited long enough to be lifted."""
-        while self._due and self._due[0][0] <= self.now_s:
+        """Turns that are over, and jobs that have waited long enough to be lifted.
+
+        Where very many are due it asks to be woken again at once: no answer takes long.
+        """
+        rung = 0
+        while rung < _MOST_TIMERS and self._due and self._due[0][0] <= self.now_s:
             _, number, version = heapq.heappop(self._due)
             job = self._by_number.get(number)
             if job is None or job.version != version:
-                continue
+                continue  # not counted: whether wakes_at_s has dropped it must not matter
+            rung += 1
             if job.standing is Standing.SEATED:
                 self._demote(job)
             else:
@@ -176,7 +186,7 @@ class Brain(Floor):
 
     def _demote(self, job: Job) -> None:
         self._accrue(job)
-        job.level += 1
+        job.level = max(job.level, 0) + 1
         self._set_timer(job)
         for node in self.ground.nodes_of(job.gpus):
             self.ground.count(node)
@@ -188,7 +198,7 @@ class Brain(Floor):
         served = self.rules.levels_gpu_s
         job.served_gpu_s = served[job.level - 1] if job.level > 0 else 0.0
         self._wait(job)
-        self._try(job)
+        self._try_unless_behind(job)
 
     # --- who sits ---------------------------------------------------------------------------------
 
@@ -251,20 +261,39 @@ class Brain(Floor):
     def _refill(self) -> None:
         """Seat who waits on the nodes that were touched, the most important first."""
         full: set[int] = set()
-        had = self._had if self.rules.has(Rule.FAIRNESS) else None
-        for level in range(_GUARANTEED, self.ground.bottom + 1):
+        had = cache(self._had) if self.rules.has(Rule.FAIRNESS) else None
+        for level in range(GUARANTEED, self.ground.bottom + 1):
             for size in self.queues.sizes(level):
-                while size not in full and not self._seat_one(level, size, had):
+                if size in full or not self._may_fit(level, size):
+                    continue  # in full: where those who come first found nothing
+                while self._seat_one(level, size, had):
+                    pass
+                if level >= 0 and self.queues.waits(level, size):
                     full.add(size)
+
+    def _may_fit(self, level: int, size: int) -> bool:
+        """Whether enough GPUs of a touched node could be theirs: mostly one is free, or two."""
+        if level < 0:
+            return True  # for some of them, nodes are kept elsewhere
+        largest = max(1, self.ground.largest)
+        part = size if size <= largest else size % largest or largest
+        return any(self.ground.at_most(level, node) >= part for node in self._touched)
 
     def _seat_one(self, level: int, size: int, had: Callable[[str], float] | None) -> bool:
         """One job of this level and size; whether there was one that could be seated."""
-        for job in islice(self.queues.heads(level, size, had, _HEADS), _MOST_TRIED):
+        heads = self.queues.heads(level, size, had, _HEADS, self._may_come)
+        for job in islice(heads, _MOST_TRIED):
             seat = self._seat_for(job)
             if seat is not None:
                 self._sit(job, seat)
                 return True
         return False
+
+    def _may_come(self, job: Job) -> bool:
+        """Whether it could sit on a touched node: some can only go back where they were."""
+        if job.ask.restorable or job.standing is not Standing.PARKED:
+            return True
+        return not self._touched.isdisjoint(self.ground.nodes_of(job.left_gpus))
 
     def _seat_for(self, job: Job) -> Seat | None:
         forbidden = self._forbidden(job)
@@ -272,8 +301,9 @@ class Brain(Floor):
             job.reason = forbidden
             return None
         kept = self.ground.kept_for(job.number)
-        if kept:  # on other nodes than those touched, too: it may have waited for its quota
-            return self.seating.on_nodes(job, kept, self.now_s)
+        seat = self.seating.on_nodes(job, kept, self.now_s) if kept else None
+        if seat or (kept and job.is_guaranteed):
+            return seat  # on other nodes than those touched, too: it may have waited for its quota
         wide = job.ask.gpus > self.ground.largest
         if wide and not self.seating.part_of(job, self._touched, self.now_s):
             return None

@@ -18,7 +18,7 @@ from slipstream.core.cluster.commands import (
 )
 from slipstream.core.cluster.elastic import Elastic
 from slipstream.core.cluster.ground import Ground
-from slipstream.core.cluster.jobs import Job, Standing
+from slipstream.core.cluster.jobs import OVERDUE, Job, Standing
 from slipstream.core.cluster.queues import Queues
 from slipstream.core.cluster.rules import ClusterRules, Rule
 from slipstream.core.cluster.tenants import Tenants
@@ -42,6 +42,8 @@ class Floor:
         self.now_s = 0.0
         self._elastic = Elastic(self)
         self._due: list[tuple[float, int, int]] = []
+        self.overdue: dict[int, Job] = {}
+        """Who waits before all others of its kind, the longest first."""
         self._by_number: dict[int, Job] = {}
         self._commands: list[ClusterCommand] = []
         self._touched: set[int] = set()
@@ -49,6 +51,8 @@ class Floor:
 
     def settle(self, job: Job, gpus: tuple[int, ...]) -> None:
         """A job without GPUs gets these: the command for it, and all that follows."""
+        if job.standing is Standing.PARKED and set(gpus) == set(job.left_gpus):
+            gpus = job.left_gpus  # in the order it had them
         stays = [other for gpu in gpus for other in self.ground.on[gpu]]
         owners = {other.number: other for other in stays if other.role is Role.OWNER}
         opportunistic = job.ask.job_class is JobClass.OPPORTUNISTIC
@@ -61,6 +65,7 @@ class Floor:
         self._commands.append(self._started(job, gpus))
         job.standing, job.reason = Standing.SEATED, Reason.RUNNING
         job.gpus, job.since_s = gpus, self.now_s
+        self.overdue.pop(job.number, None)
         job.guards = job.is_guaranteed
         for gpu in gpus:
             self.ground.on[gpu].append(job)
@@ -73,7 +78,7 @@ class Floor:
         places = tuple(self.ground.places[gpu] for gpu in gpus)
         if job.standing is Standing.WAITING:
             return Start(job.ref, places, job.role)
-        if job.standing is Standing.PARKED and set(gpus) == set(job.left_gpus):
+        if job.standing is Standing.PARKED and gpus == job.left_gpus:
             return Unpark(job.ref, job.role)
         job.moved_at_s = self.now_s
         return Move(job.ref, places, job.role)
@@ -138,9 +143,11 @@ class Floor:
         job.since_s = self.now_s
         job.version += 1
         self.queues.add(job)
-        if 0 < job.level < self.ground.bottom and self.rules.has(Rule.AGEING):
-            due = (self.now_s + self.rules.patience_s, job.number, job.version)
-            heapq.heappush(self._due, due)
+        if job.level == OVERDUE:
+            self.overdue[job.number] = job
+        if OVERDUE < job.level < self.ground.bottom and self.rules.has(Rule.AGEING):
+            patience_s = self.rules.patience_s if job.level else self.rules.overdue_s
+            heapq.heappush(self._due, (self.now_s + patience_s, job.number, job.version))
 
     # --- accounts -----------------------------------------------------------------------------
 
@@ -154,8 +161,8 @@ class Floor:
         """When it goes down a level."""
         job.version += 1
         served = self.rules.levels_gpu_s
-        if 0 <= job.level < len(served) and self.rules.has(Rule.LEVELS):
-            left = max(0.0, served[job.level] - job.served_gpu_s) * job.ask.weight
+        if OVERDUE <= job.level < len(served) and self.rules.has(Rule.LEVELS):
+            left = max(0.0, served[max(job.level, 0)] - job.served_gpu_s) * job.ask.weight
             due_s = self.now_s + left / len(job.gpus)
             heapq.heappush(self._due, (due_s, job.number, job.version))
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from slipstream.core.cluster.buckets import Buckets
+from slipstream.core.cluster.jobs import GUARANTEED, OVERDUE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from slipstream.core.cluster.rules import ClusterRules
 
 _LOAD_STEP_PCT: Final = 10.0
-NOBODY: Final = -1
+NOBODY: Final = GUARANTEED
 """The worst level on a GPU where only guaranteed jobs sit: nobody can be asked to leave."""
 
 
@@ -42,6 +43,8 @@ class Ground:
         """Nodes that are drained."""
         self.reserved: dict[int, int] = {}
         """Nodes kept for a guaranteed gang, by the number of that job."""
+        self.promised: dict[int, int] = {}
+        """Nodes on which no other overdue job sits than this one, by its number."""
         self._kept: dict[int, tuple[int, ...]] = {}
         self.free = Buckets(8)
         """Nodes by free GPUs."""
@@ -53,7 +56,7 @@ class Ground:
         """GPUs in use that may take one more, by tenths of predicted use."""
         self.full = Buckets(20)
         """GPUs with several jobs, by tenths of predicted use."""
-        self.takeable = [Buckets(8) for _ in range(self.empty)]
+        self.takeable = {level: Buckets(8) for level in range(OVERDUE, self.empty)}
         """For each level: nodes by GPUs on which somebody is below that level, or nobody at all."""
         self.worst: list[int] = []
         """On each GPU, the level of the one who leaves first."""
@@ -96,17 +99,33 @@ class Ground:
             self.reserved[node] = number
             self.count(node)
 
+    def promise(self, nodes: Iterable[int], number: int) -> None:
+        """Keep nodes from other overdue jobs."""
+        self._kept[number] = tuple(nodes)
+        self.promised.update(dict.fromkeys(self._kept[number], number))
+
     def kept_for(self, number: int) -> tuple[int, ...]:
-        """The nodes reserved for a job."""
+        """The nodes reserved for a job or promised to it."""
         return self._kept.get(number, ())
 
     def release(self, number: int) -> tuple[int, ...]:
-        """A reservation is over; the nodes it was for."""
+        """A reservation or a promise is over; the nodes it was for."""
         nodes = self._kept.pop(number, ())
         for node in nodes:
-            del self.reserved[node]
-            self.count(node)
+            if self.promised.get(node) == number:
+                del self.promised[node]
+            else:
+                del self.reserved[node]
+                self.count(node)
         return nodes
+
+    def at_most(self, level: int, node: int) -> int:
+        """No more GPUs of a node than these can be a job's of this level: all others are full."""
+        if level == GUARANTEED:
+            unowned = self.unowned.number(node)  # nodes that are reserved are not in it
+            return len(self.gpus_of[node]) if unowned is None else unowned
+        roomy, taken = self.roomy.number(node), self.takeable[level].number(node)
+        return (roomy or 0) + (taken or 0) - (self.free.number(node) or 0)
 
     def count(self, node: int) -> None:
         """Count a node anew: somebody came, left, or is another than he was thought to be."""
@@ -114,7 +133,7 @@ class Ground:
             self._uncount(node)
             return
         free = roomy = unowned = 0
-        at_worst = [0] * (self.empty + 2)  # the last is for where nobody can be asked
+        at_worst = [0] * (self.empty + 3)  # the last two are for OVERDUE and NOBODY
         for gpu in self.gpus_of[node]:
             ours = self.on[gpu]
             free += not ours
@@ -128,7 +147,7 @@ class Ground:
         else:
             self.unowned.put(node, unowned)
         below = at_worst[self.empty]
-        for level in range(self.empty - 1, -1, -1):
+        for level in range(self.empty - 1, OVERDUE - 1, -1):
             self.takeable[level].put(node, below)
             below += at_worst[level]
 
@@ -152,7 +171,7 @@ class Ground:
         return worst
 
     def _uncount(self, node: int) -> None:
-        for buckets in (self.free, self.roomy, self.unowned, *self.takeable):
+        for buckets in (self.free, self.roomy, self.unowned, *self.takeable.values()):
             buckets.drop(node)
         for gpu in self.gpus_of[node]:
             self.quiet.drop(gpu)

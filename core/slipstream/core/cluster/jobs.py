@@ -5,13 +5,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from slipstream.core.classes import Role
 from slipstream.core.reasons import Reason
 
 if TYPE_CHECKING:
     from slipstream.core.cluster.asks import Ask
+
+GUARANTEED: Final = -2
+"""The level of guaranteed jobs: before all others."""
+OVERDUE: Final = -1
+"""The level of those who waited long at the first one: before all of it."""
 
 
 class Standing(StrEnum):

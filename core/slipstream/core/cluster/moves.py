@@ -33,6 +33,8 @@ class Mover:
         brain = self._brain
         if not brain.rules.has(Rule.MOVES) or len(brain.queues):
             return
+        if not brain.ground.free.reaches(1):
+            return
         for _ in range(brain.rules.most_moves):
             if not self._one_apart(touched):
                 return

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -57,17 +58,32 @@ class Queues:
         """Numbers of GPUs that are waited for, the largest first: it is the hardest to place."""
         return sorted(self._cells.get(level, ()), reverse=True)
 
+    def waits(self, level: int, size: int) -> bool:
+        """Whether anybody of this level and size waits."""
+        return size in self._cells.get(level, ())
+
     def heads(
-        self, level: int, size: int, had: Callable[[str], float] | None, each: int
+        self,
+        level: int,
+        size: int,
+        had: Callable[[str], float] | None,
+        each: int,
+        may_come: Callable[[Job], bool],
     ) -> Iterator[Job]:
         """The first of each tenant, by what the tenants had, if that counts, or by their order."""
         tenants = self._cells.get(level, {}).get(size)
         if not tenants:
             return
+        able = {
+            name: islice(filter(may_come, (self._jobs[key[2]] for key in line)), each)
+            for name, line in tenants.items()
+        }
         if had is None:
-            keys = sorted(key for line in tenants.values() for key in line[:each])
+            yield from sorted((job for jobs in able.values() for job in jobs), key=_by_key)
         else:
-            ranked = sorted(tenants, key=lambda name: (had(name), name))
-            keys = [key for name in ranked for key in tenants[name][:each]]
-        for key in keys:
-            yield self._jobs[key[2]]
+            for name in sorted(tenants, key=lambda one: (had(one), one)):
+                yield from able[name]
+
+
+def _by_key(job: Job) -> Key:
+    return job.key

@@ -67,6 +67,9 @@ class ClusterRules:
     """How long what a pair of families did is believed."""
     patience_s: float = 86_400.0
     """A job that waits so long goes up one level."""
+    overdue_s: float = 3_600.0
+    """One that waits so long at the first level comes before all of it: large jobs would wait for
+    ever where small ones come and go."""
     move_cost_s: float = 30.0
     move_gain: float = 3.0
     """A move must be expected to bring so many times what it costs."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
-from slipstream.core.cluster.jobs import Standing
+from slipstream.core.cluster.jobs import OVERDUE, Standing
 from slipstream.core.cluster.rules import Rule
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from slipstream.core.cluster.pairs import PairBook
     from slipstream.core.cluster.rules import ClusterRules
 
-    Finder = Callable[[Job, int], Iterator[int]]
+    Finder = Callable[[Job, int, float], Iterator[int]]
 
 _EACH: Final = 3
 """Of equally good nodes or GPUs, how many are looked at: an answer in time beats the last bit."""
@@ -74,12 +74,14 @@ class Seating:
             return None
         if job.standing is Standing.PARKED and not job.ask.restorable:
             return self._where_it_was(job, at_s)
-        if job.is_guaranteed and ground.reserved.get(node, job.number) != job.number:
+        if self._is_kept(node, job):
             return None
         return self._picked(job, node, at_s, job.ask.gpus)
 
     def on_nodes(self, job: Job, nodes: Sequence[int], at_s: float) -> Seat | None:
-        """The seat of a gang on the nodes kept for it."""
+        """The seat of a job on the nodes kept for it."""
+        if job.standing is Standing.PARKED and not job.ask.restorable:
+            return self._where_it_was(job, at_s)
         left = job.ask.gpus
         gpus: list[int] = []
         leaving: list[Job] = []
@@ -132,13 +134,13 @@ class Seating:
 
     # --- generators: they propose nodes ---------------------------------------------------------
 
-    def _free(self, job: Job, count: int) -> Iterator[int]:
+    def _free(self, job: Job, count: int, at_s: float) -> Iterator[int]:
         """Best fit: as few free GPUs as possible are left over."""
-        del job
+        del job, at_s
         yield from self._ground.free.upwards(count, _EACH)
 
-    def _beside(self, job: Job, count: int) -> Iterator[int]:
-        """The least used GPUs, or nodes with enough room."""
+    def _beside(self, job: Job, count: int, at_s: float) -> Iterator[int]:
+        """Where the least used GPUs are beside which it fits, or nodes with enough room."""
         ground = self._ground
         if count > 1:
             yield from ground.roomy.upwards(count, _EACH)
@@ -149,18 +151,19 @@ class Seating:
             if (ground.quiet.number(gpu) or 0) > tenths:
                 return
             node = ground.node_of[gpu]
-            if node not in seen:
+            if node not in seen and self.fits(job, ground.on[gpu], gpu, at_s):
                 seen.add(node)
                 yield node
 
-    def _instead(self, job: Job, count: int) -> Iterator[int]:
+    def _instead(self, job: Job, count: int, at_s: float) -> Iterator[int]:
         """Where those sit that come last."""
+        del at_s
         for level in range(self._ground.empty - 1, job.level - 1, -1):
             yield from self._ground.takeable[level].upwards(count, _EACH)
 
-    def _owned(self, job: Job, count: int) -> Iterator[int]:
+    def _owned(self, job: Job, count: int, at_s: float) -> Iterator[int]:
         """Where no guaranteed job owns the GPUs."""
-        del job
+        del job, at_s
         yield from self._ground.unowned.upwards(count, 2 * _EACH)
 
     def _on_parts(self, job: Job, at_s: float, find: Finder) -> Seat | None:
@@ -171,7 +174,7 @@ class Seating:
         leaving: list[Job] = []
         shut: set[int] = set()
         for count in [largest] * whole + [rest] * (rest > 0):
-            seat = self._best(job, count, find(job, count), shut, at_s)
+            seat = self._best(job, count, find(job, count, at_s), shut, at_s)
             if seat is None:
                 return None
             gpus += seat.gpus
@@ -183,23 +186,26 @@ class Seating:
         self, job: Job, count: int, nodes: Iterable[int], shut: Collection[int], at_s: float
     ) -> Seat | None:
         """The first node that does, or of a newcomer's guest seats the best pair."""
-        ground = self._ground
         for node in nodes:
-            if node in shut or (
-                job.is_guaranteed and ground.reserved.get(node, job.number) != job.number
-            ):
+            if node in shut or self._is_kept(node, job):
                 continue
             seat = self._picked(job, node, at_s, count)
             if seat:
                 return seat
         return None
 
+    def _is_kept(self, node: int, job: Job) -> bool:
+        """Whether a node is kept for another one, whom this one would not leave for."""
+        if job.is_guaranteed:
+            return self._ground.reserved.get(node, job.number) != job.number
+        return job.level == OVERDUE and self._ground.promised.get(node, job.number) != job.number
+
     # --- the guard on one node ------------------------------------------------------------------
 
     def _picked(self, job: Job, node: int, at_s: float, count: int) -> Seat | None:
-        options = []
-        if job.is_guaranteed and (self._ground.unowned.number(node) or count) < count:
+        if self._ground.at_most(job.level, node) < count:
             return None
+        options = []
         for gpu in self._ground.gpus_of[node]:
             option = self._option(job, gpu, at_s)
             if option:
