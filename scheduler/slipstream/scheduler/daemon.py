@@ -21,7 +21,13 @@ from typing import IO, TYPE_CHECKING, Final
 
 import uvicorn
 
-from slipstream.core.events import ClusterSeen, NodeReported, RulesChanged
+from slipstream.core.events import (
+    ClusterSeen,
+    JobSaved,
+    NodeReported,
+    RulesChanged,
+    SchedulerStarted,
+)
 from slipstream.core.machine import Machine
 from slipstream.estimator.learner import Learner
 from slipstream.estimator.models import FOLDER, Models
@@ -50,7 +56,7 @@ if TYPE_CHECKING:
 
     from starlette.applications import Starlette
 
-    from slipstream.core.events import Event, JobSaved
+    from slipstream.core.events import Event
     from slipstream.core.rules import Rules
     from slipstream.scheduler.settings import Settings
     from slipstream.scheduler.sink import AdviceSink
@@ -134,9 +140,7 @@ class Daemon:
             Carriers(*sinks),
             self._tell,
             self._journal_failed,
-            Deeds(
-                self._orders, Hands(slurm, lambda: self._poller.snapshot().jobs, self._poller.nudge)
-            ),
+            Deeds(self._orders, Hands(slurm, self._poller.nudge)),
         )
         self._engine = Engine(
             machine,
@@ -163,6 +167,8 @@ class Daemon:
         now_s = time.time()
         live = [one for one in state.advice.values() if one.until_s > now_s]
         self._enactor.start(live if state.advising else ())
+        if state.moves:
+            self._engine.take(SchedulerStarted(now_s))
         self._historian.recall(state)
         self._historian.start()
         self._learner.start()
@@ -229,10 +235,11 @@ class Daemon:
 
     def _heard(self, told: NodeReported | JobSaved) -> None:
         """A coordinator told us something."""
-        if isinstance(told, NodeReported):
-            self._reported(told)
-        else:
+        if isinstance(told, JobSaved):
+            self._orders.answered(told.job_id, told.number)
             self._engine.take(told)
+        else:
+            self._reported(told)
 
     def _reported(self, report: NodeReported) -> None:
         """A coordinator told us. If jobs came, went or changed, Slurm will show the same soon."""
