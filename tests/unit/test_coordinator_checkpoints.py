@@ -123,6 +123,15 @@ def test_a_folder_that_somebody_else_prepared_is_not_used(store: Checkpoints) ->
     assert list(trap.glob("*/*")) == []
 
 
+def test_what_will_not_come_is_not_waited_for(store: Checkpoints) -> None:
+    """The training could not save itself: its carrier ends at once, and says what it was told."""
+    assert store.carry(seat())
+    store.give_up(7, "no room")
+    assert ended(store) == [Carried(7, problem="no room")]
+    store.give_up(7, "nobody carries it any more")
+    assert store.carried() == []
+
+
 @pytest.mark.parametrize("said", ["", "rubbish", "[]", '{"bytes": "many", "seconds": 1}'])
 def test_a_carrier_may_say_anything(store: Checkpoints, said: str) -> None:
     """It is a process of the user's, who may have changed it: a problem, and no more."""

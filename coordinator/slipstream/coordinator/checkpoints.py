@@ -21,7 +21,7 @@ import stat
 import subprocess
 import sys
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -73,6 +73,7 @@ class Checkpoints:
     problem: str = ""
     """Why there is no ramdisk of our own; then the folder is on whatever the run directory is."""
     _carriers: dict[int, subprocess.Popen[str]] = field(default_factory=dict)
+    _given_up: dict[int, str] = field(default_factory=dict)
     _left_at_s: dict[Path, float] = field(default_factory=dict)
 
     @classmethod
@@ -157,12 +158,24 @@ class Checkpoints:
             return False
         return True
 
+    def give_up(self, job_id: int, problem: str) -> None:
+        """Nothing will come to be carried: `carried` says so, unless something has been."""
+        carrier = self._carriers.get(job_id)
+        if carrier and carrier.poll() is None:
+            self._given_up[job_id] = problem
+            carrier.kill()
+
     def carried(self) -> list[Carried]:
         """What has been carried, or could not be, since the last look."""
         ended = {job: one for job, one in self._carriers.items() if one.poll() is not None}
-        for job in ended:
+        told = []
+        for job, carrier in ended.items():
             del self._carriers[job]
-        return [_outcome(job, one) for job, one in ended.items()]
+            outcome, problem = _outcome(job, carrier), self._given_up.pop(job, "")
+            told.append(
+                replace(outcome, problem=problem) if outcome.problem and problem else outcome
+            )
+        return told
 
     def tidy(self, seats: Mapping[int, Seat]) -> None:
         """What is due every few seconds."""

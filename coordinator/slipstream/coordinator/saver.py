@@ -22,6 +22,8 @@ class Saver:
     def __init__(self, coordinator: Coordinator) -> None:
         self._coordinator = coordinator
         self._numbers: dict[int, int] = {}
+        self._problems: dict[int, int] = {}
+        """What had gone wrong in a job before it was asked to save itself."""
         self._answers: list[dict[str, Any]] = []
 
     def save(self, job_id: int, number: int) -> None:
@@ -40,12 +42,19 @@ class Saver:
             self._answer(job_id, number, problem="nobody could be started to carry it")
         else:
             self._numbers[job_id] = number
+            self._problems[job_id] = self._problems_of(job_id)
             node.orders.saving.add(job_id)
 
     def told(self) -> list[dict[str, Any]]:
         """What the scheduler has to know since the last time."""
+        for job_id in self._numbers:
+            if self._problems_of(job_id) > self._problems[job_id]:
+                # No room on the ramdisk, say: nobody need wait for what will not come.
+                told = "its training could not save itself, the job's output says why"
+                self._coordinator.checkpoints.give_up(job_id, told)
         for one in self._coordinator.checkpoints.carried():
             self._coordinator.orders.saving.discard(one.job_id)
+            self._problems.pop(one.job_id, None)
             number = self._numbers.pop(one.job_id, None)
             if number is not None:
                 self._answer(
@@ -61,6 +70,9 @@ class Saver:
     def keep(self, told: dict[str, Any]) -> None:
         """Nobody took it: tell it again."""
         self._answers.append(told)
+
+    def _problems_of(self, job_id: int) -> int:
+        return sum(page.problems for page in self._coordinator.progress().get(job_id, ()))
 
     def _answer(self, job_id: int, number: int, **more: object) -> None:
         saved = {"job_id": job_id, "number": number, **more}
