@@ -15,7 +15,7 @@ import pytest
 
 from checkpoint_rig import FIRST, SECOND, saved
 from coordinator_rig import coordinated_node
-from slipstream.coordinator.checkpoints import Carried, Checkpoints
+from slipstream.coordinator.checkpoints import Carried, Checkpoints, Discarded
 from slipstream.coordinator.seats import Seat
 from slipstream.torch_hooks.checkpoint import generations
 from slipstream.wire.control_block import Role
@@ -130,6 +130,47 @@ def test_what_will_not_come_is_not_waited_for(store: Checkpoints) -> None:
     assert ended(store) == [Carried(7, problem="no room")]
     store.give_up(7, "nobody carries it any more")
     assert store.carried() == []
+
+
+@needs_root
+def test_a_durable_copy_is_removed_as_its_user(store: Checkpoints) -> None:
+    """Only that job's; what links lead to, and what is another user's, stays."""
+    assert store.durable is not None
+    home = store.durable / str(NOBODY)
+    for name in ("7-t1", "8-t1"):
+        (home / name).mkdir(parents=True)
+    (home / "7-t1" / "data").write_text("x")
+    (home / "7-t1" / "link").symlink_to(home / "8-t1")
+    (store.durable / "precious").write_text("root's")
+    for path in [home, *home.rglob("*")]:
+        os.chown(path, NOBODY, NOBODY, follow_symlinks=False)
+    assert not store.discard(7, "t1", NOBODY)
+    assert discarded(store) == [Discarded(7, "t1")]
+    assert [path.name for path in home.iterdir()] == ["8-t1"]
+    (home / "9-t1").symlink_to(store.durable)
+    assert not store.discard(9, "t1", NOBODY)
+    assert discarded(store) == [Discarded(9, "t1")]
+    assert (store.durable / "precious").read_text() == "root's"
+    assert "is no job's" in store.discard(9, "../../precious", NOBODY)
+
+
+@needs_root
+def test_a_copy_that_cannot_be_removed_is_told(store: Checkpoints) -> None:
+    """It is not the user's, for one."""
+    assert store.durable is not None
+    (store.durable / str(NOBODY) / "7-t1").mkdir(parents=True)
+    assert not store.discard(7, "t1", NOBODY)
+    (done,) = discarded(store)
+    assert "cannot remove" in done.problem
+
+
+def discarded(store: Checkpoints) -> list[Discarded]:
+    """Wait for the removers."""
+    deadline_s = time.monotonic() + 60
+    while not (done := store.discarded()):
+        assert time.monotonic() < deadline_s
+        time.sleep(0.02)
+    return done
 
 
 @pytest.mark.parametrize("said", ["", "rubbish", "[]", '{"bytes": "many", "seconds": 1}'])

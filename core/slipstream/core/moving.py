@@ -41,14 +41,14 @@ def target_for(  # noqa: PLR0911 (one for each way a job does not move)
 ) -> Placement | Reason:
     """Where a job would move to, or why it does not. Without `nodes` the best other ones."""
     record = state.jobs.get(key)
+    if key in state.moves:
+        return Reason.MOVING
     if record is None or record.phase is not Phase.RUNNING or record.sight is None:
         return Reason.MOVES_ONLY_RUNNING
     if not record.token:
         return Reason.LEFT_TO_SLURM
     if not state.requests[record.token].moves:
         return Reason.MOVES_NEVER
-    if key in state.moves:
-        return Reason.MOVING
     if len(record.sight.nodes) != 1:
         return Reason.MOVES_ONE_NODE_ONLY
     if not _is_restorable(state, record):

@@ -7,6 +7,7 @@ from importlib.metadata import version
 
 import click
 
+from slipstream.cli.checkpoints import checkpoints
 from slipstream.cli.estimate import estimate
 from slipstream.cli.estimator import estimator
 from slipstream.cli.gpus import gpus
@@ -45,6 +46,7 @@ def main() -> None:
 
 
 COMMANDS = (
+    checkpoints,
     estimate,
     estimator,
     gpus,

@@ -35,6 +35,7 @@ from slipstream.scheduler import peers
 from slipstream.scheduler.api import Api
 from slipstream.scheduler.board_sink import FILE_NAME, BoardSink
 from slipstream.scheduler.carriers import Carrier, Carriers, Choice
+from slipstream.scheduler.copies import Copies
 from slipstream.scheduler.enactor import Deeds, Enactor
 from slipstream.scheduler.engine import Engine
 from slipstream.scheduler.event_socket import EventSocket
@@ -43,6 +44,7 @@ from slipstream.scheduler.historian import Historian
 from slipstream.scheduler.hold_sink import HoldSink
 from slipstream.scheduler.journal import Entry, Journal
 from slipstream.scheduler.journal_codec import JournalError
+from slipstream.scheduler.messages import Discarded
 from slipstream.scheduler.orders import Orders
 from slipstream.scheduler.sink import SinkError
 from slipstream.scheduler.submit_socket import SubmitSocket
@@ -58,6 +60,7 @@ if TYPE_CHECKING:
 
     from slipstream.core.events import Event
     from slipstream.core.rules import Rules
+    from slipstream.scheduler.messages import Told
     from slipstream.scheduler.settings import Settings
     from slipstream.scheduler.sink import AdviceSink
     from slipstream.slurm_plugin import Slurm
@@ -135,6 +138,7 @@ class Daemon:
         else:
             sinks.append(BoardSink(settings.run_dir))
         self._orders = Orders()
+        self._copies = Copies(settings.state_dir, settings.keep_checkpoints_s, self._orders)
         self._enactor = Enactor(
             self._journal,
             Carriers(*sinks),
@@ -190,7 +194,12 @@ class Daemon:
         submit = SubmitSocket(self._engine, self._trusted, self._holds)
         reports = EventSocket(self._engine.counters, self._trusted, self._heard, self._orders)
         app = Api(
-            self._engine, self._enactor.behind, self._trusted, self._reported, self._choice.in_use
+            self._engine,
+            self._enactor.behind,
+            self._trusted,
+            self._reported,
+            self._choice.in_use,
+            self._copies.told,
         ).application()
         listeners = [peers.listen(run_dir / "api.sock", _EVERYBODY)]
         if self._settings.api_port:
@@ -216,6 +225,7 @@ class Daemon:
             try:
                 self._engine.tick()
                 self._historian.tick()
+                self._copies.tick(self._engine.machine.state)
                 self._engine.counters.runs_written = self._historian.written
                 self._engine.counters.runs_lost = self._historian.failures
             except Exception:  # noqa: BLE001 (a bug of ours must not end all timers)
@@ -233,10 +243,13 @@ class Daemon:
             self._held_at = (now_s, holds)
         return holds
 
-    def _heard(self, told: NodeReported | JobSaved) -> None:
+    def _heard(self, told: Told) -> None:
         """A coordinator told us something."""
-        if isinstance(told, JobSaved):
+        if isinstance(told, Discarded):
+            self._copies.discarded(told)
+        elif isinstance(told, JobSaved):
             self._orders.answered(told.job_id, told.number)
+            self._copies.saved(told, self._engine.machine.state)
             self._engine.take(told)
         else:
             self._reported(told)
@@ -263,6 +276,7 @@ class Daemon:
         for event in events:
             if isinstance(event, ClusterSeen):
                 self._historian.seen(event)
+                self._copies.seen()
 
     def _journal_failed(self, sentence: str) -> None:
         """Without a journal nothing may be done: end, so that somebody looks at it."""

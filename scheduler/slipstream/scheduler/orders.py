@@ -18,9 +18,10 @@ from slipstream.scheduler.sink import SinkError
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from slipstream.core.commands import Save
+    from slipstream.core.copies import Copy
 
 _GATHERS_S: Final = 10.0
 """Coordinators look for a scheduler every second: so long a new one waits for them."""
@@ -70,6 +71,16 @@ class Orders:
             loop, writer = found
             loop.call_soon_threadsafe(writer.write, _line(order))
 
+    def discard(self, copy: Copy) -> None:
+        """Have a durable copy removed by any node, they all see it; the first by name is asked."""
+        with self._lock:
+            found = min(self._listeners.items(), key=lambda one: one[0], default=None)
+        if found is None:
+            raise SinkError("no coordinator listens that could remove it")
+        line = {"v": 1, "order": "discard", "job_id": copy.job_id, "token": copy.token}
+        loop, writer = found[1]
+        loop.call_soon_threadsafe(writer.write, _raw({**line, "uid": copy.uid}))
+
     def answered(self, job_id: str, number: int) -> None:
         """It was saved, or could not be: nobody need be asked again."""
         with self._lock:
@@ -79,4 +90,8 @@ class Orders:
 
 def _line(order: Save) -> bytes:
     line = {"v": 1, "order": "save", "job_id": order.job_id, "number": order.number}
+    return _raw(line)
+
+
+def _raw(line: Mapping[str, object]) -> bytes:
     return json.dumps(line, separators=(",", ":")).encode() + b"\n"

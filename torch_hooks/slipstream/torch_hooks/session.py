@@ -62,6 +62,7 @@ class Session:
         self._baton_waited_ns = 0
         self._paused_ns = 0
         self._saving_ns = 0
+        self._owned_up = 0
         self._parked_ns = 0
         self._memory: Memory | None = None
         self._capped = False
@@ -110,6 +111,12 @@ class Session:
         if by_trainer:
             self.course.began_ns += spent_ns  # saving is not training
             self.block.write(saving_ns=self._saving_ns)
+
+    def own_up(self) -> None:
+        """Say how much went wrong, if that is new; for the thread that trains."""
+        if self._owned_up != self._notes.total:
+            self._owned_up = self._notes.total
+            self.block.write(problems=self._owned_up)
 
     def can(self, capability: Capability, *, yes: bool) -> None:
         """Say what this process can be asked for, or no longer."""
