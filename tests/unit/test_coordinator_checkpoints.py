@@ -23,6 +23,8 @@ from slipstream.wire.control_block import Role
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from slipstream.torch_hooks.checkpoint.generations import Generation
+
 pytestmark = pytest.mark.unit
 
 ROOM = 64 << 20
@@ -47,6 +49,13 @@ def store() -> Iterator[Checkpoints]:
         one.prepare()
         yield one
         subprocess.run(["umount", one.ramdisk], check=False, stderr=subprocess.DEVNULL)
+
+
+def saved_later(folder: Path, generation: Generation) -> None:
+    """As if it were saved after somebody was asked to carry it."""
+    saved(folder, generation)
+    for path in folder.rglob("*.json"):
+        os.utime(path, (time.time() + 60, time.time() + 60))
 
 
 def ended(store: Checkpoints) -> list[Carried]:
@@ -97,7 +106,7 @@ def test_what_is_saved_is_carried_as_the_user(store: Checkpoints) -> None:
     """To a folder of the user's below one that anybody may write to."""
     told = store.environment(seat(NOBODY))
     folder = Path(told["SLIPSTREAM_CHECKPOINT_DIR"])
-    saved(folder, FIRST)
+    saved_later(folder, FIRST)
     for path in [*folder.rglob("*"), folder]:
         os.chown(path, NOBODY, NOBODY)
     assert store.carry(seat(NOBODY))
@@ -113,7 +122,7 @@ def test_what_is_saved_is_carried_as_the_user(store: Checkpoints) -> None:
 def test_a_folder_that_somebody_else_prepared_is_not_used(store: Checkpoints) -> None:
     """Anybody may write to it: what is there could be anybody's."""
     told = store.environment(seat())
-    saved(Path(told["SLIPSTREAM_CHECKPOINT_DIR"]), SECOND)
+    saved_later(Path(told["SLIPSTREAM_CHECKPOINT_DIR"]), SECOND)
     trap = Path(told["SLIPSTREAM_DURABLE_DIR"]).parent
     trap.mkdir()
     trap.chmod(0o777)

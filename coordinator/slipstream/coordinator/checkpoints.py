@@ -141,6 +141,7 @@ class Checkpoints:
     def carry(self, seat: Seat) -> bool:
         """Carry what the job is about to save to where it outlives the node; False: it cannot be.
 
+        What it saved before, and nobody could carry, is not meant: that may be hours old.
         The answer is in a later `carried()`.
         """
         if not self.durable or seat.job_id in self._carriers:
@@ -149,7 +150,7 @@ class Checkpoints:
         words = [
             *(_python_for_all(), "-I", "-c", _RUN_CARRY),
             *(str(self.ramdisk / name), str(self.durable / str(seat.uid) / name)),
-            *("--patience-s", str(_PATIENCE_S)),
+            *("--patience-s", str(_PATIENCE_S), "--since-s", str(time.time())),
         ]
         try:
             self._carriers[seat.job_id] = _started_as(seat.uid, words)
