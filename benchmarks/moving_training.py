@@ -20,6 +20,8 @@ from slipstream.torch_hooks.run import session
 class Model(torch.nn.Module):
     """Two layers, and a buffer that makes it as large as a model of today."""
 
+    ballast: torch.Tensor
+
     def __init__(self, state_mb: int) -> None:
         super().__init__()
         self.layers = torch.nn.Sequential(

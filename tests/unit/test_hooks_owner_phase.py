@@ -258,21 +258,27 @@ def test_a_guest_that_is_told_nothing_at_all_leaves_the_waits_too(
 ) -> None:
     """The coordinator measures the owner alone meanwhile; with one percent it has them again."""
     assert word.exists()
-    done: list[object] = []
+    done = [0]
+
+    def train() -> None:
+        for _ in range(500):
+            multiply()
+            done[0] += 1
+
     with session_of(tmp_path, Role.GUEST) as (session, seen), owning(tmp_path) as owner:
         seen.direct(Directive(epoch=1, share_pct=50))
         session.boundary()
         owner.tell("begin")
         seen.direct(Directive(epoch=2, share_pct=0))
-        guest = threading.Thread(target=lambda: [done.append(multiply()) for _ in range(500)])
+        guest = threading.Thread(target=train)
         guest.start()
         time.sleep(0.5)
-        stood = len(done)
+        stood = done[0]
         time.sleep(0.5)
-        assert len(done) == stood < 500
+        assert done[0] == stood < 500
         seen.direct(Directive(epoch=3, share_pct=1))
         guest.join(30)
-    assert len(done) == 500
+    assert done == [500]
 
 
 def used_of_waits() -> int:
