@@ -123,8 +123,7 @@ def _moved(box: Sandbox, folder: Path, state_mb: int, expected: dict[str, str]) 
     ).stdout.strip()
     _until(lambda: (_why(box, job).get("training") or {}).get("restorable"), f"{job} restorable")
     asked_at_s = time.time()
-    words = (sys.executable, "-m", "slipstream.cli", "move", job, "--json")
-    told = json.loads(box.run(*words).stdout)
+    told = _asked(box, "POST /v1/move", json.dumps({"job": job}))
     _until(lambda: len(_pids(folder)) > 1, f"job {job} trains on {told['nodes']}")
     _until(lambda: _lines(folder)[-1].what == "end", f"the end of job {job}")
     lines = _lines(folder)
@@ -227,12 +226,18 @@ def _pids(folder: Path) -> set[int]:
 
 
 def _why(box: Sandbox, job: str) -> dict[str, Any]:
-    """From the scheduler's socket: the command costs a core half a second each time."""
+    told: dict[str, Any] = _asked(box, f"GET /v1/why/{job}").get("why", {})
+    return told
+
+
+def _asked(box: Sandbox, what: str, body: str = "") -> dict[str, Any]:
+    """By the scheduler's socket: the command costs a core half a second before it asks."""
+    head = f"{what} HTTP/1.0\r\nHost: scheduler\r\nContent-Length: {len(body)}\r\n\r\n"
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.connect(str(box.layout.run / "api.sock"))
-        connection.sendall(f"GET /v1/why/{job} HTTP/1.0\r\nHost: scheduler\r\n\r\n".encode())
-        _head, _, body = connection.makefile().read().partition("\n\n")
-    told: dict[str, Any] = json.loads(body).get("why", {})
+        connection.sendall((head + body).encode())
+        _head, _, answer = connection.makefile().read().partition("\n\n")
+    told: dict[str, Any] = json.loads(answer)
     return told
 
 
