@@ -26,6 +26,11 @@ class Saver:
         """What had gone wrong in a job before it was asked to save itself."""
         self._answers: list[dict[str, Any]] = []
 
+    @property
+    def hurries(self) -> bool:
+        """Whether the scheduler waits for an answer."""
+        return bool(self._numbers)
+
     def save(self, job_id: int, number: int) -> None:
         """Ask a job to save itself, and carry that; the answer is in `told`."""
         node = self._coordinator
@@ -44,6 +49,7 @@ class Saver:
             self._numbers[job_id] = number
             self._problems[job_id] = self._problems_of(job_id)
             node.orders.saving.add(job_id)
+            node.settle()  # its pages are told now, not at the next tick
 
     def discard(self, job_id: int, token: str, uid: int) -> None:
         """Remove the durable copy of a job that is long gone; the answer is in `told`."""

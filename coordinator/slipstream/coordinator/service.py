@@ -96,7 +96,8 @@ async def _tick_until_stopped(coordinator: Coordinator) -> None:
         await clock.tick()
         with contextlib.suppress(TimeoutError):
             # Whoever has the next turn waits for the one before to be gone.
-            tick_s = HURRIED_TICK_S if coordinator.reflexes.hurries else TICK_S
+            hurries = coordinator.reflexes.hurries or coordinator.saver.hurries
+            tick_s = HURRIED_TICK_S if hurries else TICK_S
             await asyncio.wait_for(stopped.wait(), tick_s)
     await clock.finish()
 

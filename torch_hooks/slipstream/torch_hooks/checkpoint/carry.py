@@ -33,7 +33,8 @@ if TYPE_CHECKING:
 
 _KEPT = 2
 _TASKS = "task-*"
-_LOOK_EVERY_S = 0.05
+_LOOK_EVERY_S = 0.01
+_BEGIN_WRITING = 2  # SYNC_FILE_RANGE_WRITE
 _COARSE_S = 0.02
 """A file's time may be so much older than the clock."""
 
@@ -149,8 +150,16 @@ def _carry_storages(source: Path, target: Path, shard: Shard, index: dict[str, A
                 if file.readinto(piece) != count or checksum(address, count) != wanted:
                     raise DamagedError(f"{file.name} is not what its index says, from byte {at} on")
                 draft.write(piece)
+                _begin_writing(draft.fileno(), at, count)
                 at += count
     return int(size)
+
+
+def _begin_writing(descriptor: int, at: int, count: int) -> None:
+    """Have the disk begin while we go on: there is less left to wait for at the end."""
+    function = getattr(ctypes.CDLL(None), "sync_file_range", None)
+    if function is not None:  # glibc's, on Linux; what it cannot do is only slower
+        function(descriptor, ctypes.c_int64(at), ctypes.c_int64(count), _BEGIN_WRITING)
 
 
 def _carry_own(source: Path, target: Path, index: dict[str, Any]) -> int:
