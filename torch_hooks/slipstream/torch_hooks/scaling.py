@@ -73,7 +73,7 @@ class Scaling:
             self._look_again_s = now_s + part * (now_s - began_s)
         elif is_new:
             self._cap_bytes = cap_bytes
-            self._spill.budget_bytes = cap_bytes - self._held_bytes
+            self._spill.budget_bytes = max(0, cap_bytes - self._held_bytes)
         if cap_bytes:
             self._hooks.push()
         elif not self._hooks.pop():
@@ -82,8 +82,9 @@ class Scaling:
 
     def _is_at_ease(self, cap_bytes: int) -> bool:
         """Whether nothing is away, and so little is held that it need not be counted often."""
-        known = bool(self._cap_bytes and cap_bytes)  # without a cap nobody has counted
-        return known and not self._away and 2 * self._held_bytes <= cap_bytes
+        if self._away or not self._cap_bytes:  # before the first cap nobody has counted
+            return False
+        return not cap_bytes or 2 * self._held_bytes <= cap_bytes
 
     def _settle(self, cap_bytes: int) -> None:
         found = storages.alive(self._device.holds)

@@ -180,8 +180,9 @@ class Session:
         elif self._lost:
             self._lease_is_back()
         self._stand_still()
-        if self._asks(Request.PARK):
+        while self._asks(Request.PARK):
             self._park()
+            self._stand_still()  # it may have come back to wait for its turn here
         self._keep_to_cap()
         if self._gate is not None and not self._lost:
             self._gate.at_boundary(self.directive.epoch if self.directive else 0)
@@ -235,6 +236,7 @@ class Session:
 
     def _park(self) -> None:
         began_ns = monotonic_ns()
+        self.block.write(phase=Phase.PAUSED)  # its memory is on its way
         try:
             with label("park"):
                 if "torch" in sys.modules:
@@ -265,6 +267,7 @@ class Session:
             if self._lost and self._has_lease():
                 self._lease_is_back()
             if not self._asks(Request.PARK):
+                self.block.write(phase=Phase.PAUSED)  # until its memory is back
                 return
 
     def _keep_to_cap(self) -> None:

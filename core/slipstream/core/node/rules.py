@@ -71,6 +71,8 @@ class NodeRules:
     """A turn is never shorter, however late its job was before."""
     park_wait_s: float = 30.0
     """A job that has not parked by then keeps the GPU for another turn."""
+    return_s: float = 2.5
+    """So long before its turn a parked job comes back to stand still, where there is room."""
     feedback_minibatches: int = 100
     """A new job's first mini-batches come first, within one turn."""
     feedback_in_a_row: int = 8
