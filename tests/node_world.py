@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from slipstream.core.classes import JobClass, Role
-from slipstream.core.node.commands import Park, SetCap, SetShare, Unpark
+from slipstream.core.node.commands import Park, Return, SetCap, SetShare, Unpark
 from slipstream.core.node.events import (
     GpuFound,
     JobArrived,
@@ -67,7 +67,9 @@ class Body:
     memory_mib: int = GIB
     spilled_mib: int = 0
     park_s: float = 0.05
-    """How long it takes to park, once asked."""
+    """How long it takes to its last boundary, once asked to park,"""
+    copy_s: float = 0.0
+    """and then off the GPU, or back onto it."""
     loading_s: float = 0.0
     share_pct: int = 100
     cap_mib: int = 0
@@ -76,6 +78,7 @@ class Body:
     away_s: float = 0.0
     asked_to_park_s: float | None = None
     parked: bool = False
+    asked_to_return_s: float | None = None
     ran_s: float = 0.0
 
 
@@ -155,10 +158,33 @@ class World:
             case SetCap():
                 body.cap_mib = command.cap_mib
             case Park():
-                body.asked_to_park_s = self.now_s
+                body.asked_to_park_s, body.asked_to_return_s = self.now_s, None
+            case Return():
+                body.asked_to_return_s = self.now_s
             case Unpark():
-                body.asked_to_park_s = None
+                back_s = body.asked_to_return_s
+                waits = 0.0 if back_s is not None and self.is_back(body) else body.copy_s
+                body.loading_s = max(body.loading_s, self.now_s + waits if body.parked else 0.0)
+                body.asked_to_park_s = body.asked_to_return_s = None
                 body.parked = False
+
+    def is_back(self, body: Body) -> bool:
+        """Whether it has come back to wait for its turn on the GPU."""
+        asked_s = body.asked_to_return_s
+        return asked_s is not None and self.now_s - asked_s >= body.copy_s
+
+    def on_gpu(self, gpu: str) -> list[int]:
+        """Whose memory is there."""
+        return [
+            job
+            for job, body in self.bodies.items()
+            if gpu in body.job.gpus
+            and (body.asked_to_return_s is not None or not (body.parked and self._is_emptied(body)))
+        ]
+
+    def _is_emptied(self, body: Body) -> bool:
+        asked_s = body.asked_to_park_s
+        return asked_s is not None and self.now_s - asked_s >= body.park_s + body.copy_s
 
     def _train(self, body: Body) -> None:
         asked = body.asked_to_park_s
@@ -183,7 +209,10 @@ class World:
             body.boundary_s = self.now_s - (body.done % 1) * body.alone_s * pace
 
     def _report(self, body: Body) -> JobReported:
-        standing = Standing.PARKED if body.parked else Standing.TRAINING
+        standing = Standing.TRAINING
+        if body.parked:
+            still = body.asked_to_return_s is not None or not self._is_emptied(body)
+            standing = Standing.STILL if still else Standing.PARKED
         if self.now_s < body.loading_s:
             held = body.asked_to_park_s is not None and self.now_s >= body.loading_s
             standing = Standing.PARKED if held else Standing.LOADING

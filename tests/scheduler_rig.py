@@ -18,6 +18,7 @@ from slipstream.scheduler.api import Api
 from slipstream.scheduler.daemon import web_server
 from slipstream.scheduler.engine import Engine
 from slipstream.scheduler.event_socket import EventSocket
+from slipstream.scheduler.messages import Discarded
 from slipstream.scheduler.orders import Orders
 from slipstream.scheduler.submit_socket import SubmitSocket
 
@@ -25,9 +26,10 @@ if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterator
     from pathlib import Path
 
-    from slipstream.core.events import Event, JobSaved, NodeReported
+    from slipstream.core.events import Event
     from slipstream.core.sights import NodeSight
     from slipstream.scheduler.journal import Entry
+    from slipstream.scheduler.messages import Told
 
 
 @dataclass
@@ -86,8 +88,9 @@ def served(
 
 
 async def _serve(rig: Served, uids: frozenset[int]) -> Any:  # noqa: ANN401 (what stops it)
-    def told(report: NodeReported | JobSaved) -> None:
-        rig.engine.take(report)
+    def told(report: Told) -> None:
+        if not isinstance(report, Discarded):
+            rig.engine.take(report)
 
     submit = SubmitSocket(rig.engine, uids, lambda: rig.holds)
     reports = EventSocket(rig.engine.counters, uids, told, rig.orders)

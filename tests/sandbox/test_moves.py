@@ -3,9 +3,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import shlex
+import signal
+import subprocess
 import sys
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,17 +18,16 @@ import pytest
 from run_rig import SCRIPT, alone, losses
 from sandbox.jobs import sbatch, wait_for
 from sandbox.trainings import slipstream, why
-from slipstream.sandbox import Sandbox, Shape
+from slipstream.sandbox import Sandbox, SandboxError, Shape
+from slipstream.sandbox.select_plugin import plugin_dir
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
 pytestmark = pytest.mark.sandbox
 
 PATIENCE_S = 60.0
 EPOCHS = 60  # of five mini-batches
-WORDS = (f"--epochs={EPOCHS}", "--pause-ms=60")
 
 
 @pytest.fixture(scope="module")
@@ -44,11 +48,12 @@ def until(box: Sandbox, job: str, condition: Callable[[], object]) -> None:
         time.sleep(0.5)
 
 
-def trains(box: Sandbox, folder: Path, *words: str) -> str:
+def trains(box: Sandbox, folder: Path, pause_ms: int = 60) -> str:
     """The training with the two lines as a job; returns once it can be restored."""
     folder.mkdir()
-    script = f"export LOSSES={folder}/losses; exec {shlex.join([sys.executable, SCRIPT, *WORDS])}"
-    job = sbatch(box, folder / "out", "--slip-class=shared", "--gres=gpu:1", *words, script=script)
+    words = [sys.executable, SCRIPT, f"--epochs={EPOCHS}", f"--pause-ms={pause_ms}"]
+    script = f"export LOSSES={folder}/losses; echo $$ > {folder}/pid; exec {shlex.join(words)}"
+    job = sbatch(box, folder / "out", "--slip-class=shared", "--gres=gpu:1", script=script)
     until(box, job, lambda: told(box, job).get("restorable"))
     return job
 
@@ -66,6 +71,26 @@ def node_of(box: Sandbox, job: str) -> str:
 def story(box: Sandbox, job: str) -> str:
     """All that happened to it."""
     return "\n".join(str(line["text"]) for line in why(box, job).get("story", ()))
+
+
+def refused(box: Sandbox, job: str) -> str:
+    """What is said to who wants to move a job that does not move."""
+    words = (sys.executable, "-m", "slipstream.cli", "move", job, "--yes")
+    done = box.run(*words, check=False)
+    assert done.returncode == 1
+    return done.stderr
+
+
+@contextlib.contextmanager
+def full(folder: Path) -> Iterator[None]:
+    """A filesystem in a folder's place that has no room for anything."""
+    options = "size=4k,mode=1777"
+    subprocess.run(["mount", "-t", "tmpfs", "-o", options, "full", folder], check=True)
+    try:
+        (folder / "full").write_bytes(b"x" * 4096)
+        yield
+    finally:
+        subprocess.run(["umount", "--lazy", folder], check=True)
 
 
 def assert_nothing_lost(folder: Path, undisturbed: list[str]) -> None:
@@ -91,6 +116,7 @@ def test_a_training_goes_on_on_another_node(
     assert answer is not None
     (target,) = answer["nodes"]
     assert target != before
+    assert "does not move (moving)" in refused(box, job), "one move at a time"
     until(box, job, lambda: "moved, " in story(box, job))
     assert node_of(box, job) == target
     wait_for(box, job)
@@ -112,15 +138,90 @@ def test_a_scheduler_killed_over_a_move_goes_on_with_it(
     assert_nothing_lost(tmp_path / "job", undisturbed)
 
 
+def test_what_goes_wrong_while_it_is_saved_leaves_it_training(
+    box: Sandbox, tmp_path: Path, undisturbed: list[str]
+) -> None:
+    """No room on the ramdisk, none on the shared filesystem, a coordinator that is killed over it.
+
+    Without room it stays where it is; the next coordinator is asked again, and the job moves.
+    """
+    job = trains(box, tmp_path / "job", pause_ms=120)
+    before = node_of(box, job)
+    (ramdisk,) = box.layout.run.glob(f"**/checkpoints/{job}-*")
+    with full(ramdisk):
+        assert slipstream(box, "move", job)
+        until(box, job, lambda: "could not save itself" in story(box, job))
+    with full(box.layout.durable):
+        assert slipstream(box, "move", job)
+        until(box, job, lambda: "No space left" in story(box, job))
+    assert node_of(box, job) == before
+    pid = int((tmp_path / "job" / "pid").read_text())
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        assert slipstream(box, "move", job)
+        time.sleep(0.5)  # for its coordinator to ask for a checkpoint that cannot come yet
+        box.kill(f"coordinator-{before}")
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    box.revive()
+    until(box, job, lambda: "moved, " in story(box, job))
+    wait_for(box, job)
+    assert_nothing_lost(tmp_path / "job", undisturbed)
+
+
+@pytest.fixture
+def wrapped(box: Sandbox) -> Iterator[Sandbox]:
+    """With the select wrapper in slurmctld for the length of a test."""
+    try:
+        folders = plugin_dir()
+    except SandboxError as error:
+        pytest.skip(str(error))
+    before = box.layout.slurm_conf.read_text()
+    _with_conf(box, f"{before}\nPluginDir={folders}\n")
+    yield box
+    _with_conf(box, before)
+
+
+def _with_conf(box: Sandbox, text: str) -> None:
+    box.layout.slurm_conf.write_text(text)
+    box.kill("slurmctld")
+    _controller_back(box)
+
+
+def _controller_back(box: Sandbox) -> None:
+    box.revive()
+    deadline_s = time.monotonic() + PATIENCE_S
+    while box.run("scontrol", "ping", check=False).returncode:
+        assert time.monotonic() < deadline_s
+        time.sleep(0.1)
+
+
+def test_a_controller_killed_when_the_job_has_left(
+    wrapped: Sandbox, tmp_path: Path, undisturbed: list[str]
+) -> None:
+    """With the wrapper loaded: slurmctld dies between requeue and start, and is back a bit later.
+
+    Whether it remembers the requeue is its own business; the job goes on from its copy.
+    """
+    box = wrapped
+    job = trains(box, tmp_path / "job")
+    maps = Path(f"/proc/{box.daemons()['slurmctld'].pid}/maps").read_text()
+    assert "select_cons_tres.so" in maps.replace(plugin_dir().split(":")[1], "")
+    assert slipstream(box, "move", job)
+    until(box, job, lambda: "requeued" in story(box, job))
+    box.kill("slurmctld")
+    time.sleep(1.0)
+    _controller_back(box)
+    wait_for(box, job)
+    assert_nothing_lost(tmp_path / "job", undisturbed)
+
+
 def test_a_job_that_cannot_be_moved_says_why(box: Sandbox, tmp_path: Path) -> None:
     """It trains on; exit code 1 and a sentence."""
     script = f"exec {shlex.join([sys.executable, '-c', 'import time; time.sleep(600)'])}"
     job = sbatch(box, tmp_path / "out", "--slip-class=shared", "--gres=gpu:1", script=script)
     until(box, job, lambda: why(box, job).get("phase") == "running")
-    words = (sys.executable, "-m", "slipstream.cli", "move", job, "--yes")
-    done = box.run(*words, check=False)
-    assert done.returncode == 1
-    assert "does not move (not_restorable)" in done.stderr
+    assert "does not move (not_restorable)" in refused(box, job)
     assert node_of(box, job)
     box.run("scancel", job)
     wait_for(box, job)

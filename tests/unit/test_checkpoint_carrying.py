@@ -4,9 +4,11 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
+import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -49,6 +51,18 @@ def test_only_the_newest_is_carried_and_two_are_kept(tmp_path: Path) -> None:
         assert carry.carry(tmp_path / "here", tmp_path / "there") == 0
         assert len(generations.complete(tmp_path / "there")) == min(2, count + 1)
     assert generations.generations(tmp_path / "there") == [SECOND, THIRD]
+
+
+def test_what_was_saved_before_it_was_asked_for_is_not_carried(tmp_path: Path) -> None:
+    """Nobody could carry it then, hours ago maybe: a move must not go back to it."""
+    saved(tmp_path / "here", FIRST)
+    asked_s = time.time() + 10
+    assert carry.carry_all(tmp_path / "here", tmp_path / "there", asked_s) == 0
+    saved(tmp_path / "here", SECOND)
+    for path in (tmp_path / "here" / str(SECOND)).glob("*.json"):
+        os.utime(path, (asked_s + 1, asked_s + 1))
+    assert carry.carry_all(tmp_path / "here", tmp_path / "there", asked_s) > 0
+    assert generations.complete(tmp_path / "there") == [SECOND]
 
 
 @pytest.mark.parametrize("damage", ["flip", "cut", "index"])

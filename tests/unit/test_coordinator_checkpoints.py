@@ -15,13 +15,15 @@ import pytest
 
 from checkpoint_rig import FIRST, SECOND, saved
 from coordinator_rig import coordinated_node
-from slipstream.coordinator.checkpoints import Carried, Checkpoints
+from slipstream.coordinator.checkpoints import Carried, Checkpoints, Discarded
 from slipstream.coordinator.seats import Seat
 from slipstream.torch_hooks.checkpoint import generations
 from slipstream.wire.control_block import Role
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from slipstream.torch_hooks.checkpoint.generations import Generation
 
 pytestmark = pytest.mark.unit
 
@@ -47,6 +49,13 @@ def store() -> Iterator[Checkpoints]:
         one.prepare()
         yield one
         subprocess.run(["umount", one.ramdisk], check=False, stderr=subprocess.DEVNULL)
+
+
+def saved_later(folder: Path, generation: Generation) -> None:
+    """As if it were saved after somebody was asked to carry it."""
+    saved(folder, generation)
+    for path in folder.rglob("*.json"):
+        os.utime(path, (time.time() + 60, time.time() + 60))
 
 
 def ended(store: Checkpoints) -> list[Carried]:
@@ -97,7 +106,7 @@ def test_what_is_saved_is_carried_as_the_user(store: Checkpoints) -> None:
     """To a folder of the user's below one that anybody may write to."""
     told = store.environment(seat(NOBODY))
     folder = Path(told["SLIPSTREAM_CHECKPOINT_DIR"])
-    saved(folder, FIRST)
+    saved_later(folder, FIRST)
     for path in [*folder.rglob("*"), folder]:
         os.chown(path, NOBODY, NOBODY)
     assert store.carry(seat(NOBODY))
@@ -113,7 +122,7 @@ def test_what_is_saved_is_carried_as_the_user(store: Checkpoints) -> None:
 def test_a_folder_that_somebody_else_prepared_is_not_used(store: Checkpoints) -> None:
     """Anybody may write to it: what is there could be anybody's."""
     told = store.environment(seat())
-    saved(Path(told["SLIPSTREAM_CHECKPOINT_DIR"]), SECOND)
+    saved_later(Path(told["SLIPSTREAM_CHECKPOINT_DIR"]), SECOND)
     trap = Path(told["SLIPSTREAM_DURABLE_DIR"]).parent
     trap.mkdir()
     trap.chmod(0o777)
@@ -121,6 +130,56 @@ def test_a_folder_that_somebody_else_prepared_is_not_used(store: Checkpoints) ->
     (done,) = ended(store)
     assert "is not ours alone" in done.problem
     assert list(trap.glob("*/*")) == []
+
+
+def test_what_will_not_come_is_not_waited_for(store: Checkpoints) -> None:
+    """The training could not save itself: its carrier ends at once, and says what it was told."""
+    assert store.carry(seat())
+    store.give_up(7, "no room")
+    assert ended(store) == [Carried(7, problem="no room")]
+    store.give_up(7, "nobody carries it any more")
+    assert store.carried() == []
+
+
+@needs_root
+def test_a_durable_copy_is_removed_as_its_user(store: Checkpoints) -> None:
+    """Only that job's; what links lead to, and what is another user's, stays."""
+    assert store.durable is not None
+    home = store.durable / str(NOBODY)
+    for name in ("7-t1", "8-t1"):
+        (home / name).mkdir(parents=True)
+    (home / "7-t1" / "data").write_text("x")
+    (home / "7-t1" / "link").symlink_to(home / "8-t1")
+    (store.durable / "precious").write_text("root's")
+    for path in [home, *home.rglob("*")]:
+        os.chown(path, NOBODY, NOBODY, follow_symlinks=False)
+    assert not store.discard(7, "t1", NOBODY)
+    assert discarded(store) == [Discarded(7, "t1")]
+    assert [path.name for path in home.iterdir()] == ["8-t1"]
+    (home / "9-t1").symlink_to(store.durable)
+    assert not store.discard(9, "t1", NOBODY)
+    assert discarded(store) == [Discarded(9, "t1")]
+    assert (store.durable / "precious").read_text() == "root's"
+    assert "is no job's" in store.discard(9, "../../precious", NOBODY)
+
+
+@needs_root
+def test_a_copy_that_cannot_be_removed_is_told(store: Checkpoints) -> None:
+    """It is not the user's, for one."""
+    assert store.durable is not None
+    (store.durable / str(NOBODY) / "7-t1").mkdir(parents=True)
+    assert not store.discard(7, "t1", NOBODY)
+    (done,) = discarded(store)
+    assert "cannot remove" in done.problem
+
+
+def discarded(store: Checkpoints) -> list[Discarded]:
+    """Wait for the removers."""
+    deadline_s = time.monotonic() + 60
+    while not (done := store.discarded()):
+        assert time.monotonic() < deadline_s
+        time.sleep(0.02)
+    return done
 
 
 @pytest.mark.parametrize("said", ["", "rubbish", "[]", '{"bytes": "many", "seconds": 1}'])

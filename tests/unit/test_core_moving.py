@@ -17,6 +17,7 @@ from slipstream.core.events import (
     ModeChanged,
     MoveAsked,
     NodeReported,
+    SchedulerStarted,
     TimerFired,
 )
 from slipstream.core.machine import Machine
@@ -90,7 +91,7 @@ def kinds(commands: list[Command]) -> list[type]:
 def test_from_the_wish_to_the_first_mini_batch_elsewhere(one: Machine) -> None:
     """Save, requeue, require the new nodes, start, and it trains."""
     assert one.handle(asked("n2")) == [Save(token(1), "5", "n1", 1)]
-    assert one.handle(saved()) == [Requeue(token(1), "5", 1)]
+    assert one.handle(saved()) == [Requeue(token(1), "5", 1, 5)]
     commands = one.handle(waiting(112.0))
     assert kinds(commands) == [Advise, Start], "where before when"
     assert isinstance(commands[0], Advise)
@@ -230,3 +231,39 @@ def test_a_machine_brought_back_goes_on_with_the_move(one: Machine) -> None:
     again.handle(one.state.remembered(111.0))
     assert again.state.moves == one.state.moves
     assert kinds(again.handle(waiting(112.0))) == kinds(one.handle(waiting(112.0)))
+
+
+def test_a_start_that_was_refused_is_told_again_when_slurm_shows_the_job(one: Machine) -> None:
+    """Slurm's controller was away for a moment; but not for ever."""
+    one.handle(asked("n2"))
+    one.handle(saved())
+    told = 0
+    for second in range(20):
+        commands = one.handle(waiting(112.0 + second))
+        told += Start in kinds(commands)
+        one.handle(CommandRefused(112.5 + second, token(1), "Slurm is away"))
+    assert 1 < told < 20
+    assert one.state.moves["5"].stage is Stage.PLACING, "its deadline is the end of it"
+
+
+def test_a_scheduler_that_is_back_asks_again_for_what_each_stage_waits_for(one: Machine) -> None:
+    """The same commands, fenced by the same number and run: who carries them out looks first."""
+    again = SchedulerStarted(105.0)
+    save = one.handle(asked("n2"))
+    assert one.handle(again) == save
+    requeue = one.handle(saved(104.0))
+    assert one.handle(again) == requeue
+    start = one.handle(waiting(104.5))[-1:]
+    assert one.handle(again) == start
+    assert kinds([*save, *requeue, *start]) == [Save, Requeue, Start]
+    one.handle(looked(105.0, running(where="n2")))
+    assert one.handle(again) == [], "it restores: nothing is to be done"
+
+
+def test_a_scheduler_that_is_back_too_late_leaves_the_job_alone(one: Machine) -> None:
+    """What was saved is old by then: a requeue now would cost what it has trained since."""
+    one.handle(asked("n2"))
+    one.handle(saved())
+    assert one.handle(SchedulerStarted(110.0 + PATIENCE_S[Stage.LEAVING])) == []
+    assert one.state.moves == {}
+    assert "did not leave in time" in story(one)

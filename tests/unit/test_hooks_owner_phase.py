@@ -243,12 +243,48 @@ def test_a_guest_follows_its_gpu_to_the_next_owner(tmp_path: Path, word: Path) -
         assert word_path(tmp_path).stat().st_ino != before
         session.boundary()
         with owning(tmp_path, job_id=9) as owner:
-            seen.direct(Directive(epoch=2, share_pct=0))
+            seen.direct(Directive(epoch=2, share_pct=1))
             owner.tell("begin")
+            before = used_of_waits()
             for _ in range(20):
                 multiply()
                 done += 1
+            assert used_of_waits() > before, "of the other owner's"
     assert done == 20
+
+
+def test_a_guest_that_is_told_nothing_at_all_leaves_the_waits_too(
+    tmp_path: Path, word: Path
+) -> None:
+    """The coordinator measures the owner alone meanwhile; with one percent it has them again."""
+    assert word.exists()
+    done = [0]
+
+    def train() -> None:
+        for _ in range(500):
+            multiply()
+            done[0] += 1
+
+    with session_of(tmp_path, Role.GUEST) as (session, seen), owning(tmp_path) as owner:
+        seen.direct(Directive(epoch=1, share_pct=50))
+        session.boundary()
+        owner.tell("begin")
+        seen.direct(Directive(epoch=2, share_pct=0))
+        guest = threading.Thread(target=train)
+        guest.start()
+        time.sleep(0.5)
+        stood = done[0]
+        time.sleep(0.5)
+        assert done[0] == stood < 500
+        seen.direct(Directive(epoch=3, share_pct=1))
+        guest.join(30)
+    assert done == [500]
+
+
+def used_of_waits() -> int:
+    """How many operators of this process ran because an owner waited."""
+    words = native_gate.counters()
+    return int(words.fitted + words.risked)
 
 
 def test_an_owner_that_is_throttled_keeps_its_voice(tmp_path: Path, word: Path) -> None:

@@ -122,6 +122,34 @@ def test_it_can_be_parked_again_and_again(tmp_path: Path, undisturbed: str) -> N
         assert job.output() == undisturbed
 
 
+def test_one_that_comes_back_before_its_turn_stands_still_on_the_gpu(tmp_path: Path) -> None:
+    """Parked, asked to pause, then to go on: its memory is back while it waits, and no sooner."""
+    with simulated_node() as path:
+        page = page_in(tmp_path)
+        page.direct(PARK)
+        variables = {"HELD": str(64 * MIB), "MINIBATCHES": "30"}
+        with started(
+            page, ON_A_GPU, **{gpu_state.ENVIRONMENT_VARIABLE: str(path)}, **variables
+        ) as job:
+            job.until(lambda: page.progress.phase == Phase.PARKED)
+            done = page.progress.minibatches
+            assert _held_bytes(path) == 0
+            page.direct(Directive(epoch=2, request=Request.PAUSE))
+            job.until(lambda: page.progress.phase == Phase.PAUSED and _held_bytes(path) > 0)
+            time.sleep(0.3)
+            page.refresh()
+            assert (page.progress.phase, page.progress.minibatches) == (Phase.PAUSED, done)
+            assert _held_bytes(path) == 64 * MIB
+            page.direct(Directive(epoch=3))
+            assert job.output() == "done\n"
+
+
+def _held_bytes(path: Path) -> int:
+    """What is on the books of the simulated GPUs."""
+    gpus = gpu_state.map_node(path).gpus
+    return sum(one.memory_bytes for gpu in gpus for one in gpu.processes if one.pid)
+
+
 def test_a_parked_process_needs_next_to_no_processor(tmp_path: Path) -> None:
     """Less than half a percent of one, by the kernel's count."""
     page = page_in(tmp_path)

@@ -23,7 +23,7 @@ from slipstream.wire.control_block import Directive, Phase, Request
 from slipstream.wire.gpu_state import ENVIRONMENT_VARIABLE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 pytestmark = pytest.mark.unit
 
@@ -347,3 +347,27 @@ def test_a_rate_is_kept_over_time_and_not_saved_up() -> None:
     for _ in range(20):
         rate.take(CHUNK_BYTES)
     assert time.monotonic() - began_s >= 19 * CHUNK_BYTES / 1e9
+
+
+def test_a_wide_cap_is_not_paid_for_at_each_boundary(
+    memory: Memory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An owner's is there for a surge: all tensors are counted once, and again when it is tight."""
+    training = Training()
+    looks = []
+
+    def counted(on_device: Callable[[torch.UntypedStorage], bool]) -> storages.Found:
+        looks.append(1)
+        return alive(on_device)
+
+    alive = storages.alive
+    monkeypatch.setattr(storages, "alive", counted)
+    for cap_bytes in (1 << 40, 1 << 40, 1 << 39, 1 << 41):
+        memory.cap(cap_bytes)
+        training.minibatch()
+    assert len(looks) == 1
+    memory.cap(training.held_bytes() // 2)
+    assert len(looks) == 2
+    assert memory.away_bytes > 0
+    memory.cap(1 << 40)
+    assert memory.away_bytes == 0

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from node_world import World, guest, owner, shared
-from slipstream.core.node.commands import Park, Unpark
+from node_world import GIB, World, guest, owner, shared
+from slipstream.core.node.commands import Park, Return, Unpark
 from slipstream.core.node.events import JobArrived, TurnCalled, TurnsPassed
 from slipstream.core.node.reasons import NodeReason
 from slipstream.core.node.rules import NodeRules
@@ -223,3 +223,58 @@ def test_a_job_that_ends_leaves_its_turn_to_the_next() -> None:
     world.run(0.2)
     (other,) = [job for job in on_gpu(world) if job != 9]
     assert other != runs
+
+
+def test_the_next_job_is_back_before_its_turn_where_both_fit() -> None:
+    """Copies of a second each way cost nobody a second: the GPU trains almost all the time."""
+    world = World(RULES).gpus("a")
+    for job in (1, 2, 3):
+        world.arrive(shared(job), copy_s=1.0, memory_mib=6 * GIB)
+    world.run(60)
+    before = {job: body.ran_s for job, body in world.bodies.items()}
+    for _ in range(1800):
+        world.run(0.1)
+        assert len(world.on_gpu("a")) <= 2, "never three at once"
+    ran = [body.ran_s - before[job] for job, body in world.bodies.items()]
+    assert sum(ran) > 0.97 * 180
+    assert jain(ran) > 0.97
+    assert any(isinstance(one, Return) for _, one in world.commands)
+
+
+def test_where_two_do_not_fit_one_leaves_before_the_other_comes() -> None:
+    """As if there were no room to prepare anything."""
+    world = World(RULES).gpus("a")
+    for job in (1, 2):
+        world.arrive(shared(job), copy_s=1.0, memory_mib=9 * GIB)
+    world.run(5)
+    for _ in range(1200):
+        world.run(0.1)
+        assert len(world.on_gpu("a")) <= 1
+    assert not any(isinstance(one, Return) for _, one in world.commands)
+    assert jain([body.ran_s for body in world.bodies.values()]) > 0.97
+
+
+def test_who_came_back_and_is_passed_over_leaves_again() -> None:
+    """A new job's first mini-batches come first: it needs the memory, maybe."""
+    world = World(replace(RULES, feedback_minibatches=50)).gpus("a")
+    for job in (1, 2):
+        world.arrive(shared(job), memory_mib=6 * GIB)
+    world.run(30)
+    while not any(body.asked_to_return_s is not None for body in world.bodies.values()):
+        world.run(0.1)
+    world.arrive(shared(3), memory_mib=6 * GIB)
+    world.run(1.0)
+    assert on_gpu(world) == [3]
+    assert world.on_gpu("a") == [3]
+    world.run(60)
+    assert jain([world.bodies[job].ran_s for job in (1, 2)]) > 0.9
+
+
+def test_a_job_whose_memory_is_slow_to_leave_is_not_called_back_for_that() -> None:
+    """It has stopped, and another runs: what is late is only its memory."""
+    world = World(replace(RULES, park_wait_s=3.0)).gpus("a")
+    for job in (1, 2):
+        world.arrive(shared(job), copy_s=2.0, memory_mib=6 * GIB)
+    world.run(120)
+    late = [one for _, one in world.commands if one.reason is NodeReason.PARK_LATE]
+    assert late == []

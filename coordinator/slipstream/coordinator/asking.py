@@ -77,6 +77,8 @@ def _armed_for(pages: Sequence[Block], attempt: int) -> int:
     foremost of a first reading is at most one ahead of the last of a second.
     """
     first, second = _refreshed(pages), _refreshed(pages)
+    if len(set(second)) == 1 and all(page.progress.phase in _STANDING for page in pages):
+        return 0  # they stand still after the same one: nobody goes on for this
     if len(second) < 2 or max(first, default=0) > min(second) + 1:  # noqa: PLR2004 (two are ranks)
         return 0
     return max(second) + (_AHEAD << 2 * attempt)

@@ -21,7 +21,7 @@ import stat
 import subprocess
 import sys
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -62,6 +62,15 @@ class Carried:
     problem: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Discarded:
+    """How the removal of a durable copy ended."""
+
+    job_id: int
+    token: str
+    problem: str = ""
+
+
 @dataclass(slots=True)
 class Checkpoints:
     """The folders of this node's jobs, and who carries what out of them."""
@@ -73,6 +82,8 @@ class Checkpoints:
     problem: str = ""
     """Why there is no ramdisk of our own; then the folder is on whatever the run directory is."""
     _carriers: dict[int, subprocess.Popen[str]] = field(default_factory=dict)
+    _removers: dict[tuple[int, str], subprocess.Popen[str]] = field(default_factory=dict)
+    _given_up: dict[int, str] = field(default_factory=dict)
     _left_at_s: dict[Path, float] = field(default_factory=dict)
 
     @classmethod
@@ -130,6 +141,7 @@ class Checkpoints:
     def carry(self, seat: Seat) -> bool:
         """Carry what the job is about to save to where it outlives the node; False: it cannot be.
 
+        What it saved before, and nobody could carry, is not meant: that may be hours old.
         The answer is in a later `carried()`.
         """
         if not self.durable or seat.job_id in self._carriers:
@@ -138,31 +150,62 @@ class Checkpoints:
         words = [
             *(_python_for_all(), "-I", "-c", _RUN_CARRY),
             *(str(self.ramdisk / name), str(self.durable / str(seat.uid) / name)),
-            *("--patience-s", str(_PATIENCE_S)),
+            *("--patience-s", str(_PATIENCE_S), "--since-s", str(time.time())),
         ]
         try:
-            self._carriers[seat.job_id] = subprocess.Popen(
-                words,
-                cwd="/",
-                env={"PATH": os.defpath, "LANG": "C.UTF-8"},
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
-                umask=0o077,
-                **_as_user(seat.uid),  # type: ignore[call-overload]  # three keywords, by name
-            )
+            self._carriers[seat.job_id] = _started_as(seat.uid, words)
         except (OSError, subprocess.SubprocessError) as error:
             _log.error("the checkpoint of job %d is not carried: %s", seat.job_id, error)
             return False
         return True
 
+    def give_up(self, job_id: int, problem: str) -> None:
+        """Nothing will come to be carried: `carried` says so, unless something has been."""
+        carrier = self._carriers.get(job_id)
+        if carrier and carrier.poll() is None:
+            self._given_up[job_id] = problem
+            carrier.kill()
+
     def carried(self) -> list[Carried]:
         """What has been carried, or could not be, since the last look."""
         ended = {job: one for job, one in self._carriers.items() if one.poll() is not None}
-        for job in ended:
+        told = []
+        for job, carrier in ended.items():
             del self._carriers[job]
-        return [_outcome(job, one) for job, one in ended.items()]
+            outcome, problem = _outcome(job, carrier), self._given_up.pop(job, "")
+            told.append(
+                replace(outcome, problem=problem) if outcome.problem and problem else outcome
+            )
+        return told
+
+    def discard(self, job_id: int, token: str, uid: int) -> str:
+        """Have the durable copy of a job removed, as its user; returns why that cannot be.
+
+        How it ended is in a later `discarded()`.
+        """
+        if not self.durable:
+            return "this node knows no shared filesystem"
+        name = f"{job_id}-{token}"
+        if not _FOLDER.fullmatch(name):
+            return f"{name!r} is no job's"
+        # Links are not followed, and whatever else the path may be it is the user who removes it.
+        words = ["rm", "-rf", "--one-file-system", "--", str(self.durable / str(uid) / name)]
+        try:
+            self._removers[job_id, token] = _started_as(uid, words)
+        except (OSError, subprocess.SubprocessError) as error:
+            return f"nobody could be started to remove it: {error}"
+        return ""
+
+    def discarded(self) -> list[Discarded]:
+        """What has been removed, or could not be, since the last look."""
+        ended = {one: by for one, by in self._removers.items() if by.poll() is not None}
+        for one in ended:
+            del self._removers[one]
+        told = {one: by.communicate()[1].strip()[-300:] for one, by in ended.items()}
+        return [
+            Discarded(*one, problem=(told[one] or "it was not removed") if by.returncode else "")
+            for one, by in ended.items()
+        ]
 
     def tidy(self, seats: Mapping[int, Seat]) -> None:
         """What is due every few seconds."""
@@ -207,6 +250,21 @@ def _make_for(folder: Path, uid: int) -> None:
         return
     if os.geteuid() == 0:
         os.chown(folder, uid, -1, follow_symlinks=False)
+
+
+def _started_as(uid: int, words: list[str]) -> subprocess.Popen[str]:
+    """A process of the user's."""
+    return subprocess.Popen(  # type: ignore[call-overload,no-any-return]  # keywords, by name
+        words,
+        cwd="/",
+        env={"PATH": os.defpath, "LANG": "C.UTF-8"},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        umask=0o077,
+        **_as_user(uid),
+    )
 
 
 def _as_user(uid: int) -> dict[str, int | list[int]]:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 _TRY_EVERY_S: Final = 1.0
-_SAVE: Final = (1, "save")
+_VERSION: Final = 1
 
 
 class Listener:
@@ -46,14 +46,21 @@ class Listener:
 
     def _take(self, line: bytes) -> None:
         try:
-            order: Any = json.loads(line)
-            kind = (order["v"], order["order"])
-            job_id, number = int(order["job_id"]), int(order["number"])
+            self._carry_out(json.loads(line))
         except (KeyError, TypeError, ValueError) as error:
             _log.warning("an order was not understood: %r in %.200r", error, line)
-            return
-        if kind != _SAVE:
-            _log.warning("an order of a kind that is not known: %s; known is %s", kind, _SAVE)
-            return
-        _log.info("job %d is to be saved", job_id)
-        self._saver.save(job_id, number)
+
+    def _carry_out(self, order: Any) -> None:  # noqa: ANN401 (whatever came)
+        if order["v"] != _VERSION:
+            raise ValueError(f"version {order['v']!r}, known is {_VERSION}")
+        job_id = int(order["job_id"])
+        match order["order"]:
+            case "save":
+                number = int(order["number"])
+                _log.info("job %d is to be saved", job_id)
+                self._saver.save(job_id, number)
+            case "discard":
+                _log.info("the durable copy of job %d is to be removed", job_id)
+                self._saver.discard(job_id, str(order["token"]), int(order["uid"]))
+            case other:
+                raise ValueError(f"order {other!r}, known are save and discard")

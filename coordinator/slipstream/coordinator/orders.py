@@ -75,7 +75,7 @@ class Orders:
             before,
             stands=bool(shut) or bool(wanted.hurried_until_s),
             parks=wanted.parked and any(page.progress.minibatches for page in pages),
-            waits=wanted.parked,
+            waits=wanted.parked or wanted.returns,
             saves=seat.job_id in self.saving,
             share_pct=wanted.share_pct,
             cap_bytes=wanted.cap_bytes,

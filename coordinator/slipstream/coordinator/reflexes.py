@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any, Final
 from slipstream.core.classes import JobClass, Mode
 from slipstream.core.classes import Role as CoreRole
 from slipstream.core.node import events
-from slipstream.core.node.commands import Park, SetCap, SetShare, Unpark
+from slipstream.core.node.commands import Park, Return, SetCap, SetShare, Unpark
 from slipstream.core.node.events import NodeJob, Standing
 from slipstream.core.node.machine import NodeMachine
-from slipstream.wire.control_block import Phase, Request, Role
+from slipstream.wire.control_block import Capability, Phase, Request, Role
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -52,6 +52,8 @@ class Wanted:
     share_pct: int = 100
     cap_bytes: int = 0
     parked: bool = False
+    returns: bool = False
+    """Its turn is next: it stands still on its GPUs."""
     hurried_until_s: float = 0.0
     """Its cap cannot wait: it is stopped at its next boundary, for a moment."""
 
@@ -76,7 +78,7 @@ class Reflexes:
     def hurries(self) -> bool:
         """Whether somebody waits for a job to park or to come to its boundary."""
         return any(
-            one.hurried_until_s or (one.parked and not self._is_away(job))
+            one.hurried_until_s or one.returns or (one.parked and not self._is_away(job))
             for job, one in self._wanted.items()
         )
 
@@ -98,7 +100,7 @@ class Reflexes:
             return {}
         wanted = self.would_be(job_id)
         found: dict[str, Any] = {
-            "share_pct": 0 if wanted.parked else wanted.share_pct,
+            "share_pct": 0 if wanted.parked or wanted.returns else wanted.share_pct,
             "cap_mib": wanted.cap_bytes // _MIB,
             "node_reason": str(self.machine.why(job_id)),
         }
@@ -177,14 +179,16 @@ class Reflexes:
                 until_s = at_s + _HURRY_S if command.at_once else before.hurried_until_s
                 after = replace(before, cap_bytes=command.cap_mib * _MIB, hurried_until_s=until_s)
             case Park():
-                after = replace(before, parked=True)
+                after = replace(before, parked=True, returns=False)
+            case Return():
+                after = replace(before, parked=False, returns=True)
             case Unpark():
-                after = replace(before, parked=False)
+                after = replace(before, parked=False, returns=False)
         self._wanted[command.job_id] = after
         kind = type(command).__name__.lower()
         self.commands[kind, str(command.reason)] += 1
         said = "" if self.mode is Mode.ENFORCE else "would be: "
-        level = logging.INFO if isinstance(command, Park | Unpark) else logging.DEBUG
+        level = logging.INFO if isinstance(command, Park | Return | Unpark) else logging.DEBUG
         _log.log(level, "%s%s", said, command)
 
 
@@ -287,7 +291,8 @@ def _is_off(page: Block) -> bool:
     told = page.progress
     held_before_use = told.phase == Phase.PAUSED and not told.minibatches
     # One that could not be parked stands still with its memory: nothing more can be had of it.
-    off = told.phase == Phase.PARKED or page.directive.request == Request.PARK
+    stuck = Capability.PARKABLE not in told.capabilities
+    off = told.phase == Phase.PARKED or (page.directive.request == Request.PARK and stuck)
     return told.phase in _AWAY and (off or held_before_use) and heard_all(page)
 
 

@@ -22,7 +22,14 @@ class Saver:
     def __init__(self, coordinator: Coordinator) -> None:
         self._coordinator = coordinator
         self._numbers: dict[int, int] = {}
+        self._problems: dict[int, int] = {}
+        """What had gone wrong in a job before it was asked to save itself."""
         self._answers: list[dict[str, Any]] = []
+
+    @property
+    def hurries(self) -> bool:
+        """Whether the scheduler waits for an answer."""
+        return bool(self._numbers)
 
     def save(self, job_id: int, number: int) -> None:
         """Ask a job to save itself, and carry that; the answer is in `told`."""
@@ -40,12 +47,29 @@ class Saver:
             self._answer(job_id, number, problem="nobody could be started to carry it")
         else:
             self._numbers[job_id] = number
+            self._problems[job_id] = self._problems_of(job_id)
             node.orders.saving.add(job_id)
+            node.settle()  # its pages are told now, not at the next tick
+
+    def discard(self, job_id: int, token: str, uid: int) -> None:
+        """Remove the durable copy of a job that is long gone; the answer is in `told`."""
+        node = self._coordinator
+        problem = "it runs on this node"
+        if job_id not in node.seats:
+            problem = node.checkpoints.discard(job_id, token, uid)
+        if problem:
+            self._tell("discarded", job_id=job_id, token=token, problem=problem)
 
     def told(self) -> list[dict[str, Any]]:
         """What the scheduler has to know since the last time."""
+        for job_id in self._numbers:
+            if self._problems_of(job_id) > self._problems[job_id]:
+                # No room on the ramdisk, say: nobody need wait for what will not come.
+                told = "its training could not save itself; with SLIPSTREAM_HOOKS_LOG=1 it says why"
+                self._coordinator.checkpoints.give_up(job_id, told)
         for one in self._coordinator.checkpoints.carried():
             self._coordinator.orders.saving.discard(one.job_id)
+            self._problems.pop(one.job_id, None)
             number = self._numbers.pop(one.job_id, None)
             if number is not None:
                 self._answer(
@@ -55,6 +79,8 @@ class Saver:
                     bytes_carried=one.bytes_carried,
                     seconds=one.seconds,
                 )
+        for gone in self._coordinator.checkpoints.discarded():
+            self._tell("discarded", job_id=gone.job_id, token=gone.token, problem=gone.problem)
         answers, self._answers = self._answers, []
         return answers
 
@@ -62,10 +88,15 @@ class Saver:
         """Nobody took it: tell it again."""
         self._answers.append(told)
 
+    def _problems_of(self, job_id: int) -> int:
+        return sum(page.problems for page in self._coordinator.progress().get(job_id, ()))
+
     def _answer(self, job_id: int, number: int, **more: object) -> None:
-        saved = {"job_id": job_id, "number": number, **more}
+        self._tell("saved", job_id=job_id, number=number, **more)
+
+    def _tell(self, what: str, **told: object) -> None:
         node = self._coordinator.settings.node
-        self._answers.append({"v": 1, "node": node, "at_s": time.time(), "saved": saved})
+        self._answers.append({"v": 1, "node": node, "at_s": time.time(), what: told})
 
 
 def restorable(pages: Iterable[Progress]) -> bool:

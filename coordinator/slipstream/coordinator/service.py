@@ -102,10 +102,10 @@ async def _tick_until_stopped(coordinator: Coordinator) -> None:
 
 
 def _until_the_next_s(coordinator: Coordinator) -> float:
-    if not coordinator.seats:
-        return IDLE_TICK_S
     # Whoever has the next turn waits for the one before to be gone.
-    return HURRIED_TICK_S if coordinator.reflexes.hurries else TICK_S
+    if coordinator.reflexes.hurries or coordinator.saver.hurries:
+        return HURRIED_TICK_S
+    return TICK_S if coordinator.seats else IDLE_TICK_S
 
 
 class _Clock:

@@ -85,6 +85,8 @@ class Requeue:
     token: str
     key: str
     number: int
+    submitted_at_s: int = 0
+    """Which of its runs was saved: each requeue is a new submission to Slurm. 0: not known."""
 
 
 @dataclass(frozen=True, slots=True)

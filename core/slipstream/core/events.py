@@ -148,6 +148,13 @@ class JobSaved:
 
 
 @dataclass(frozen=True, slots=True)
+class SchedulerStarted:
+    """The daemon is back: what it was about to do when it ended may not have been done."""
+
+    at_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class TimerFired:
     """The time the machine asked to be woken at has come."""
 
@@ -187,6 +194,7 @@ Event: TypeAlias = (
     | CommandRefused
     | MoveAsked
     | JobSaved
+    | SchedulerStarted
     | TimerFired
     | StateRestored
 )

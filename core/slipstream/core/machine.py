@@ -93,6 +93,8 @@ class Machine:
                 return self._asked_to_move(event)
             case events.JobSaved():
                 return moving.saved(state, event)
+            case events.SchedulerStarted():
+                return moving.taken_up(state, event.at_s)
             case events.TimerFired():
                 return self._timer(event)
             case events.StateRestored():

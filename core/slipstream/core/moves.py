@@ -42,6 +42,10 @@ class Move:
     stage: Stage = Stage.SAVING
     asked_at_s: float
     since_s: float
+    submitted_at_s: int = 0
+    """The run of it that is moved: Slurm takes a requeue for a new submission."""
+    starts: int = 0
+    """How often it was told to start on its new nodes."""
 
     def at(self, stage: Stage, at_s: float) -> Move:
         """In the next stage."""

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 BETWEEN_MOVES_S: Final = 600.0
 """SEEDS: a job moves at most once in ten minutes."""
+_STARTS: Final = 5
+"""How often a job that has left is told to start on its new nodes, should Slurm be away."""
 STANDS_S: Final = 60.0
 """Requeues of one job are at least so far apart, whoever asks."""
 
@@ -39,14 +41,14 @@ def target_for(  # noqa: PLR0911 (one for each way a job does not move)
 ) -> Placement | Reason:
     """Where a job would move to, or why it does not. Without `nodes` the best other ones."""
     record = state.jobs.get(key)
+    if key in state.moves:
+        return Reason.MOVING
     if record is None or record.phase is not Phase.RUNNING or record.sight is None:
         return Reason.MOVES_ONLY_RUNNING
     if not record.token:
         return Reason.LEFT_TO_SLURM
     if not state.requests[record.token].moves:
         return Reason.MOVES_NEVER
-    if key in state.moves:
-        return Reason.MOVING
     if len(record.sight.nodes) != 1:
         return Reason.MOVES_ONE_NODE_ONLY
     if not _is_restorable(state, record):
@@ -75,10 +77,11 @@ def begin(state: State, event: MoveAsked, found: Placement) -> list[Command]:
         target=found.nodes,
         asked_at_s=event.at_s,
         since_s=event.at_s,
+        submitted_at_s=record.sight.submitted_at_s,
     )
     state.moves[move.key] = move
     _tell(state, move.key, event.at_s, f"moves to {','.join(move.target)}: {event.why}")
-    return [Save(move.token, move.job_id, move.origin[0], move.number)]
+    return [_order(move)]
 
 
 def saved(state: State, event: JobSaved) -> list[Command]:
@@ -95,7 +98,7 @@ def saved(state: State, event: JobSaved) -> list[Command]:
     state.left[move.key] = Left(number=move.number, at_s=event.at_s, nodes=move.origin)
     size = event.bytes_carried / 1e6
     _tell(state, move.key, event.at_s, f"saved, {size:.0f} MB in {event.seconds:.1f} s: requeued")
-    return [Requeue(move.token, move.key, move.number)]
+    return [_order(state.moves[move.key])]
 
 
 def seen(state: State, record: JobRecord, at_s: float) -> None:
@@ -126,8 +129,9 @@ def starts(state: State, at_s: float) -> list[Command]:
     for move in list(state.moves.values()):
         record = state.jobs.get(move.key)
         if move.stage is Stage.LEAVING and record and record.phase is Phase.WAITING:
-            state.moves[move.key] = move.at(Stage.PLACING, at_s)
-            commands.append(Start(move.token, move.key, move.number, move.target))
+            placing = replace(move.at(Stage.PLACING, at_s), starts=move.starts + 1)
+            state.moves[move.key] = placing
+            commands.append(_order(placing))
     return commands
 
 
@@ -143,10 +147,27 @@ def reported(state: State, report: NodeReported) -> None:
 
 
 def refused(state: State, token: str, text: str, at_s: float) -> None:
-    """Slurm or the node would not: before it has left nothing has happened."""
+    """Slurm or the node would not: before it has left nothing has happened.
+
+    One that has left is told to start again when Slurm next shows it.
+    """
     for move in list(state.moves.values()):
-        if move.token == token and move.stage in (Stage.SAVING, Stage.LEAVING):
+        if move.token != token:
+            continue
+        if move.stage in (Stage.SAVING, Stage.LEAVING):
             _end(state, move, at_s, f"stays: {text}")
+        elif move.stage is Stage.PLACING and move.starts < _STARTS:
+            state.moves[move.key] = replace(move, stage=Stage.LEAVING)
+
+
+def taken_up(state: State, at_s: float) -> list[Command]:
+    """A scheduler is back: ask again for what each move waits for, unless it is too late for that.
+
+    It may have been done: whoever carries these out looks first.
+    """
+    overdue(state, at_s)
+    waiting = (one for one in state.moves.values() if one.stage is not Stage.RESTORING)
+    return [_order(one) for one in waiting]
 
 
 def overdue(state: State, at_s: float) -> None:
@@ -165,6 +186,15 @@ def overdue(state: State, at_s: float) -> None:
 def due_at_s(move: Move) -> float:
     """When the present stage has taken too long."""
     return move.since_s + PATIENCE_S[move.stage]
+
+
+def _order(move: Move) -> Command:
+    """What a move waits for in its present stage."""
+    if move.stage is Stage.SAVING:
+        return Save(move.token, move.job_id, move.origin[0], move.number)
+    if move.stage is Stage.LEAVING:
+        return Requeue(move.token, move.key, move.number, move.submitted_at_s)
+    return Start(move.token, move.key, move.number, move.target)
 
 
 def _end(state: State, move: Move, at_s: float, text: str) -> None:

@@ -7,6 +7,7 @@ from importlib.metadata import version
 
 import click
 
+from slipstream.cli.checkpoints import checkpoints
 from slipstream.cli.doctor import doctor
 from slipstream.cli.estimate import estimate
 from slipstream.cli.estimator import estimator
@@ -49,6 +50,7 @@ def main() -> None:
 
 
 COMMANDS = (
+    checkpoints,
     doctor,
     estimate,
     estimator,

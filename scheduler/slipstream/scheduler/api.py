@@ -45,6 +45,7 @@ class Api:
         trusted: uids that may change something.
         told: called with each report of a node.
         carrier: what carries advice out now.
+        copies: what is on the shared filesystem.
     """
 
     engine: Engine
@@ -52,6 +53,7 @@ class Api:
     trusted: frozenset[int]
     told: Callable[[NodeReported], None]
     carrier: Callable[[], str]
+    copies: Callable[[], list[dict[str, Any]]] = list
 
     def application(self) -> Starlette:
         """All routes."""
@@ -60,6 +62,7 @@ class Api:
                 Route("/v1/jobs", self.jobs),
                 Route("/v1/gpus", self.gpus),
                 Route("/v1/why/{job}", self.why),
+                Route("/v1/checkpoints", self.checkpoints),
                 Route("/v1/mode", self.mode, methods=["GET"]),
                 Route("/v1/mode", self.set_mode, methods=["POST"]),
                 Route("/v1/move", self.move, methods=["POST"]),
@@ -89,6 +92,10 @@ class Api:
         if found is None:
             return _error(404, f"job {name!r} is not known here: it ended long ago or never was")
         return self._answer(why=found)
+
+    async def checkpoints(self, _request: Request) -> Response:
+        """Every durable copy, and until when it is kept."""
+        return self._answer(checkpoints=self.copies())
 
     async def mode(self, _request: Request) -> Response:
         """What is carried out."""

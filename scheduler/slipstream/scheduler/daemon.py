@@ -21,7 +21,13 @@ from typing import IO, TYPE_CHECKING, Final
 
 import uvicorn
 
-from slipstream.core.events import ClusterSeen, NodeReported, RulesChanged
+from slipstream.core.events import (
+    ClusterSeen,
+    JobSaved,
+    NodeReported,
+    RulesChanged,
+    SchedulerStarted,
+)
 from slipstream.core.machine import Machine
 from slipstream.estimator.learner import Learner
 from slipstream.estimator.models import FOLDER, Models
@@ -29,6 +35,7 @@ from slipstream.scheduler import peers
 from slipstream.scheduler.api import Api
 from slipstream.scheduler.board_sink import FILE_NAME, BoardSink
 from slipstream.scheduler.carriers import Carrier, Carriers, Choice
+from slipstream.scheduler.copies import Copies
 from slipstream.scheduler.enactor import Deeds, Enactor
 from slipstream.scheduler.engine import Engine
 from slipstream.scheduler.event_socket import EventSocket
@@ -37,6 +44,7 @@ from slipstream.scheduler.historian import Historian
 from slipstream.scheduler.hold_sink import HoldSink
 from slipstream.scheduler.journal import Entry, Journal
 from slipstream.scheduler.journal_codec import JournalError
+from slipstream.scheduler.messages import Discarded
 from slipstream.scheduler.orders import Orders
 from slipstream.scheduler.sink import SinkError
 from slipstream.scheduler.submit_socket import SubmitSocket
@@ -50,8 +58,9 @@ if TYPE_CHECKING:
 
     from starlette.applications import Starlette
 
-    from slipstream.core.events import Event, JobSaved
+    from slipstream.core.events import Event
     from slipstream.core.rules import Rules
+    from slipstream.scheduler.messages import Told
     from slipstream.scheduler.settings import Settings
     from slipstream.scheduler.sink import AdviceSink
     from slipstream.slurm_plugin import Slurm
@@ -129,14 +138,13 @@ class Daemon:
         else:
             sinks.append(BoardSink(settings.run_dir))
         self._orders = Orders()
+        self._copies = Copies(settings.state_dir, settings.keep_checkpoints_s, self._orders)
         self._enactor = Enactor(
             self._journal,
             Carriers(*sinks),
             self._tell,
             self._journal_failed,
-            Deeds(
-                self._orders, Hands(slurm, lambda: self._poller.snapshot().jobs, self._poller.nudge)
-            ),
+            Deeds(self._orders, Hands(slurm, self._poller.nudge)),
         )
         self._engine = Engine(
             machine,
@@ -163,6 +171,8 @@ class Daemon:
         now_s = time.time()
         live = [one for one in state.advice.values() if one.until_s > now_s]
         self._enactor.start(live if state.advising else ())
+        if state.moves:
+            self._engine.take(SchedulerStarted(now_s))
         self._historian.recall(state)
         self._historian.start()
         self._learner.start()
@@ -184,7 +194,12 @@ class Daemon:
         submit = SubmitSocket(self._engine, self._trusted, self._holds)
         reports = EventSocket(self._engine.counters, self._trusted, self._heard, self._orders)
         app = Api(
-            self._engine, self._enactor.behind, self._trusted, self._reported, self._choice.in_use
+            self._engine,
+            self._enactor.behind,
+            self._trusted,
+            self._reported,
+            self._choice.in_use,
+            self._copies.told,
         ).application()
         listeners = [peers.listen(run_dir / "api.sock", _EVERYBODY)]
         if self._settings.api_port:
@@ -210,6 +225,7 @@ class Daemon:
             try:
                 self._engine.tick()
                 self._historian.tick()
+                self._copies.tick(self._engine.machine.state)
                 self._engine.counters.runs_written = self._historian.written
                 self._engine.counters.runs_lost = self._historian.failures
             except Exception:  # noqa: BLE001 (a bug of ours must not end all timers)
@@ -227,12 +243,16 @@ class Daemon:
             self._held_at = (now_s, holds)
         return holds
 
-    def _heard(self, told: NodeReported | JobSaved) -> None:
+    def _heard(self, told: Told) -> None:
         """A coordinator told us something."""
-        if isinstance(told, NodeReported):
-            self._reported(told)
-        else:
+        if isinstance(told, Discarded):
+            self._copies.discarded(told)
+        elif isinstance(told, JobSaved):
+            self._orders.answered(told.job_id, told.number)
+            self._copies.saved(told, self._engine.machine.state)
             self._engine.take(told)
+        else:
+            self._reported(told)
 
     def _reported(self, report: NodeReported) -> None:
         """A coordinator told us. If jobs came, went or changed, Slurm will show the same soon."""
@@ -256,6 +276,7 @@ class Daemon:
         for event in events:
             if isinstance(event, ClusterSeen):
                 self._historian.seen(event)
+                self._copies.seen()
 
     def _journal_failed(self, sentence: str) -> None:
         """Without a journal nothing may be done: end, so that somebody looks at it."""

@@ -78,7 +78,10 @@ class Enactor:
         self._thread = threading.Thread(target=self._work, name="enactor", daemon=True)
 
     def start(self, advice: Sequence[Advice]) -> None:
-        """Bring the board to what the journal says, then work."""
+        """Bring the board to what the journal says, then work.
+
+        The machine is told of a `SchedulerStarted` by whoever calls this: moves go on by that.
+        """
         self.reconcile(advice)
         self._thread.start()
 
@@ -97,7 +100,11 @@ class Enactor:
         return self._entries.qsize()
 
     def reconcile(self, advice: Sequence[Advice]) -> None:
-        """What was intended when we died is done now, or was overtaken since."""
+        """What was intended when we died is done now, or was overtaken since.
+
+        What a move was about to do is not done here: whether that is still wanted the machine knows
+        (`moving.taken_up`), and whether it was done Slurm does (`Hands`).
+        """
         try:
             self._sink.replace(advice)
         except SinkError as error:
@@ -105,7 +112,9 @@ class Enactor:
             return
         self._journal.finish(
             [
-                (one.id, Outcome.DONE, "reconciled at start")
+                (one.id, Outcome.LAPSED, "asked for again at start, if it is still wanted")
+                if isinstance(one.command, Save | Requeue | Start)
+                else (one.id, Outcome.DONE, "reconciled at start")
                 for one in self._journal.intentions()
                 if not isinstance(one.command, Admit)
             ]

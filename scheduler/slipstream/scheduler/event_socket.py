@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Callable
 
-    from slipstream.core.events import JobSaved, NodeReported
     from slipstream.scheduler.engine import Counters
+    from slipstream.scheduler.messages import Told
     from slipstream.scheduler.orders import Orders
 
 _LOG = logging.getLogger(__name__)
@@ -41,7 +41,7 @@ class EventSocket:
         self,
         counters: Counters,
         trusted: frozenset[int],
-        told: Callable[[NodeReported | JobSaved], None],
+        told: Callable[[Told], None],
         orders: Orders,
     ) -> None:
         self._orders = orders

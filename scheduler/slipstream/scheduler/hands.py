@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """What is done to jobs in Slurm for a move: requeue, and let it start again. Seldom, and with care.
 
-Requeues are expensive for Slurm: at most a few in a second, whoever wants them.
+Slurm is looked at before each deed: a scheduler that was killed does not know which of them it has
+done, and asks for all again. Requeues are expensive for Slurm: at most a few in a second, whoever
+wants them.
 """
 
 from __future__ import annotations
@@ -12,12 +14,12 @@ from typing import TYPE_CHECKING, Final
 
 from slipstream.scheduler.sink import SinkError
 from slipstream.slurm_plugin.errors import Kind, SlurmError
-from slipstream.slurm_plugin.identity import parse_job_ref
 from slipstream.slurm_plugin.records import each_task
 from slipstream.slurm_plugin.soft_hold import Bind, update_for
+from slipstream.slurm_plugin.states import JobState
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
     from slipstream.core.commands import Requeue, Start
     from slipstream.slurm_plugin.protocol import Slurm
@@ -33,43 +35,70 @@ class Hands:
     def __init__(
         self,
         slurm: Slurm,
-        jobs: Callable[[], Iterable[Job]],
         nudge: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._slurm = slurm
-        self._jobs = jobs
         self._nudge = nudge
         self._clock = clock
         self._sleep = sleep
         self._next_at_s = 0.0
 
     def requeue(self, command: Requeue) -> None:
-        """Put it back into the queue; if Slurm did not answer, its queue will show."""
+        """Put it back into the queue, unless it is there since; no answer: its queue will show."""
         wait_s = self._next_at_s - self._clock()
         if wait_s > 0:
             self._sleep(wait_s)
+        job = self._found(command.key)
+        if _has_left(job, command):
+            _LOG.info("job %s was requeued before", command.key)
+            self._nudge()
+            return
+        if job.state is not JobState.RUNNING:
+            raise SinkError(f"it could not be requeued: it is {job.state}")
         self._next_at_s = max(self._clock(), self._next_at_s) + 1 / _REQUEUES_PER_S
-        self._do("requeued", lambda: self._slurm.requeue(parse_job_ref(command.key)))
+        try:
+            self._slurm.requeue(job.ref)
+        except SlurmError as error:
+            if error.kind is not Kind.TIMED_OUT:
+                raise SinkError(f"it could not be requeued: {error}") from error
+            _LOG.warning("whether job %s was requeued is not known: %s", command.key, error)
+        self._nudge()
 
     def start(self, command: Start) -> None:
         """Take the two minutes from it that Slurm gives every requeued job, and bind it.
 
         The marker says that the binding is ours: should Slurm requeue it later, it is let go.
         """
-        found = (job for job in each_task(self._jobs()) if str(job.ref) == command.key)
-        job = next(found, None)
-        if job is None:
-            raise SinkError(f"job {command.key} is not in the queue")
-        change = update_for(job, Bind(command.nodes))
-        self._do("started", lambda: self._slurm.update(job.ref, change))
-
-    def _do(self, what: str, deed: Callable[[], None]) -> None:
+        job = self._found(command.key)
+        if job.state is JobState.RUNNING and not job.completing:
+            _LOG.info("job %s was started before", command.key)
+            return
+        if job.state is not JobState.PENDING or job.completing:
+            raise SinkError(f"it could not be started: it is {job.state}, and may complete still")
         try:
-            deed()
+            self._slurm.update(job.ref, update_for(job, Bind(command.nodes)))
         except SlurmError as error:
-            if error.kind is not Kind.TIMED_OUT:
-                raise SinkError(f"it could not be {what}: {error}") from error
-            _LOG.warning("whether a job was %s is not known: %s", what, error)
+            raise SinkError(f"it could not be started: {error}") from error
         self._nudge()
+
+    def _found(self, key: str) -> Job:
+        """The job as Slurm has it now: what was polled may be older than what we did."""
+        try:
+            jobs = each_task(self._slurm.jobs())
+        except SlurmError as error:
+            raise SinkError(f"Slurm could not be asked for job {key}: {error}") from error
+        job = next((one for one in jobs if str(one.ref) == key), None)
+        if job is None:
+            raise SinkError(f"job {key} is not in the queue")
+        return job
+
+
+def _has_left(job: Job, command: Requeue) -> bool:
+    """Whether the run that was saved is over and the job goes on: nothing is left to do."""
+    requeued = command.submitted_at_s not in (0, job.times.submitted_at_s)
+    on_its_way = job.state is JobState.PENDING or (
+        job.completing and job.state in (JobState.RUNNING, JobState.UNTOLD)
+    )
+    return on_its_way or (requeued and job.state is JobState.RUNNING)

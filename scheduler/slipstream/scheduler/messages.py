@@ -7,7 +7,7 @@ Lua cannot tell an empty list from an empty table: what we do not use is not loo
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 import msgspec
 
@@ -94,6 +94,12 @@ class _Saved(msgspec.Struct):
     problem: str = ""
 
 
+class _Discarded(msgspec.Struct):
+    job_id: str | int
+    token: str
+    problem: str = ""
+
+
 class _Report(msgspec.Struct):
     node: str
     at_s: float
@@ -102,6 +108,8 @@ class _Report(msgspec.Struct):
     jobs: list[_Training] = []
     saved: _Saved | None = None
     """If it tells of a job that was saved; then of nothing else."""
+    discarded: _Discarded | None = None
+    """If it tells of a durable copy that was to be removed."""
     listens: bool = False
     """If it waits on this connection for what it is asked to do."""
 
@@ -189,11 +197,26 @@ class Listening:
     node: str
 
 
-def read_told(line: bytes) -> NodeReported | JobSaved | Listening:
+@dataclass(frozen=True, slots=True)
+class Discarded:
+    """A node has removed the durable copy of a job, or could not."""
+
+    job_id: str
+    token: str
+    problem: str = ""
+
+
+Told: TypeAlias = NodeReported | JobSaved | Discarded
+
+
+def read_told(line: bytes) -> Told | Listening:
     """One line of a coordinator."""
     told = _decoded(_REPORT, line)
     if told.listens:
         return Listening(told.node)
+    if told.discarded is not None:
+        gone = told.discarded
+        return Discarded(str(gone.job_id), gone.token, gone.problem)
     if told.saved is None:
         return _report(told)
     return JobSaved(

@@ -2,36 +2,56 @@
 """What nodes are asked to do: a line of JSON each, on a connection that their coordinator keeps.
 
 The coordinator comes to us, also for this: nothing listens on a node. One that is away is told
-nothing, and whoever wanted something of it is refused.
+nothing, and whoever wanted something of it is refused; but one that comes back is asked again for
+what it has not answered, and so is one that has not found a new scheduler yet.
 """
 
 from __future__ import annotations
 
 import json
 import threading
-from typing import TYPE_CHECKING
+import time
+from typing import TYPE_CHECKING, Final
 
+from slipstream.core.moves import PATIENCE_S, Stage
 from slipstream.scheduler.sink import SinkError
 
 if TYPE_CHECKING:
     import asyncio
+    from collections.abc import Callable, Mapping
 
     from slipstream.core.commands import Save
+    from slipstream.core.copies import Copy
+
+_GATHERS_S: Final = 10.0
+"""Coordinators look for a scheduler every second: so long a new one waits for them."""
 
 
 class Orders:
-    """Who listens. Lines may be sent from any thread."""
+    """Who listens, and what they were asked for. Lines may be sent from any thread."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._listeners: dict[str, tuple[asyncio.AbstractEventLoop, asyncio.StreamWriter]] = {}
+        self._open: dict[str, tuple[float, Save]] = {}
         self._lock = threading.Lock()
+        self._clock = clock
+        self._began_s = clock()
 
     def listens(
         self, node: str, loop: asyncio.AbstractEventLoop, writer: asyncio.StreamWriter
     ) -> None:
         """A coordinator is there; one that was there before it has lost its connection."""
+        now_s = self._clock()
         with self._lock:
             self._listeners[node] = (loop, writer)
+            self._open = {
+                job: (at_s, order)
+                for job, (at_s, order) in self._open.items()
+                if now_s - at_s < PATIENCE_S[Stage.SAVING]
+            }
+            unanswered = [order for _, order in self._open.values() if order.node == node]
+        for order in unanswered:
+            loop.call_soon_threadsafe(writer.write, _line(order))
 
     def left(self, node: str, writer: asyncio.StreamWriter) -> None:
         """It is gone, unless another came meanwhile."""
@@ -41,11 +61,37 @@ class Orders:
 
     def save(self, order: Save) -> None:
         """Have a job saved; raises `SinkError` if its node does not listen."""
-        line = {"v": 1, "order": "save", "job_id": order.job_id, "number": order.number}
+        now_s = self._clock()
         with self._lock:
             found = self._listeners.get(order.node)
+            if found is None and now_s - self._began_s >= _GATHERS_S:
+                raise SinkError(f"the coordinator of {order.node} does not listen")
+            self._open[order.job_id] = (now_s, order)
+        if found:
+            loop, writer = found
+            loop.call_soon_threadsafe(writer.write, _line(order))
+
+    def discard(self, copy: Copy) -> None:
+        """Have a durable copy removed by any node, they all see it; the first by name is asked."""
+        with self._lock:
+            found = min(self._listeners.items(), key=lambda one: one[0], default=None)
         if found is None:
-            raise SinkError(f"the coordinator of {order.node} does not listen")
-        loop, writer = found
-        raw = json.dumps(line, separators=(",", ":")).encode() + b"\n"
-        loop.call_soon_threadsafe(writer.write, raw)
+            raise SinkError("no coordinator listens that could remove it")
+        line = {"v": 1, "order": "discard", "job_id": copy.job_id, "token": copy.token}
+        loop, writer = found[1]
+        loop.call_soon_threadsafe(writer.write, _raw({**line, "uid": copy.uid}))
+
+    def answered(self, job_id: str, number: int) -> None:
+        """It was saved, or could not be: nobody need be asked again."""
+        with self._lock:
+            if job_id in self._open and self._open[job_id][1].number == number:
+                del self._open[job_id]
+
+
+def _line(order: Save) -> bytes:
+    line = {"v": 1, "order": "save", "job_id": order.job_id, "number": order.number}
+    return _raw(line)
+
+
+def _raw(line: Mapping[str, object]) -> bytes:
+    return json.dumps(line, separators=(",", ":")).encode() + b"\n"

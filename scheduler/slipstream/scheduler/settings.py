@@ -58,6 +58,8 @@ class Settings:
     poll_slowest_s: float = 10.0
     poll_away_s: float = 10.0
     events_between_checkpoints: int = 50_000
+    keep_checkpoints_s: float = 86_400.0
+    """How long a durable copy is kept after Slurm has forgotten its job."""
     log_level: str = "info"
 
     def __post_init__(self) -> None:
@@ -68,6 +70,8 @@ class Settings:
         for name in ("tick_s", "lease_s", "arrival_s"):
             if getattr(self, name) <= 0:
                 raise SettingsError(f"{name} is {getattr(self, name):g}, it must be above 0")
+        if self.keep_checkpoints_s < 0:
+            raise SettingsError("keep_checkpoints_s must be 0 or more")
         if self.events_between_checkpoints < 1:
             raise SettingsError("events_between_checkpoints must be at least 1")
         try:

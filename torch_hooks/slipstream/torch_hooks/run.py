@@ -99,12 +99,11 @@ class Run:
 
     def save(self) -> bool:
         """Save now; what could not be done is noted. Only where `boundary` could stand."""
-        with _harmless("checkpoint"):
+        with _during(Phase.SAVING), _harmless("checkpoint"):
             if self._root is None:
                 raise ValueError(f"there is no folder for it: {CHECKPOINT_VARIABLE} is not set")
-            with _during(Phase.SAVING):
-                generation = Generation(self._restart, self.minibatches)
-                self._state.save(self._root, generation, self._loops)
+            generation = Generation(self._restart, self.minibatches)
+            self._state.save(self._root, generation, self._loops)
             return True
         return False
 
@@ -171,6 +170,8 @@ class Run:
             self._prepare(self._root)
         if self._state.ready is not self._told:
             self._tell()
+        if (hooks := attach.current()) is not None:
+            hooks.own_up()  # what was saved is verified later, beside the training
 
     def _prepare(self, root: Path) -> None:
         """Have memory ready, once there is a page to be asked by and the optimizer has a state."""

@@ -62,6 +62,7 @@ class Session:
         self._baton_waited_ns = 0
         self._paused_ns = 0
         self._saving_ns = 0
+        self._owned_up = 0
         self._parked_ns = 0
         self._memory: Memory | None = None
         self._capped = False
@@ -110,6 +111,12 @@ class Session:
         if by_trainer:
             self.course.began_ns += spent_ns  # saving is not training
             self.block.write(saving_ns=self._saving_ns)
+
+    def own_up(self) -> None:
+        """Say how much went wrong, if that is new; for the thread that trains."""
+        if self._owned_up != self._notes.total:
+            self._owned_up = self._notes.total
+            self.block.write(problems=self._owned_up)
 
     def can(self, capability: Capability, *, yes: bool) -> None:
         """Say what this process can be asked for, or no longer."""
@@ -173,8 +180,9 @@ class Session:
         elif self._lost:
             self._lease_is_back()
         self._stand_still()
-        if self._asks(Request.PARK):
+        while self._asks(Request.PARK):
             self._park()
+            self._stand_still()  # it may have come back to wait for its turn here
         self._keep_to_cap()
         if self._gate is not None and not self._lost:
             self._gate.at_boundary(self.directive.epoch if self.directive else 0)
@@ -228,6 +236,7 @@ class Session:
 
     def _park(self) -> None:
         began_ns = monotonic_ns()
+        self.block.write(phase=Phase.PAUSED)  # its memory is on its way
         try:
             with label("park"):
                 if "torch" in sys.modules:
@@ -258,6 +267,7 @@ class Session:
             if self._lost and self._has_lease():
                 self._lease_is_back()
             if not self._asks(Request.PARK):
+                self.block.write(phase=Phase.PAUSED)  # until its memory is back
                 return
 
     def _keep_to_cap(self) -> None:

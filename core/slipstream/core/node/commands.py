@@ -44,6 +44,15 @@ class Park:
 
 
 @dataclass(frozen=True, slots=True)
+class Return:
+    """Come back onto its GPUs and stand still there: its turn is next."""
+
+    job_id: int
+    reason: NodeReason
+    gang: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Unpark:
     """It may come back."""
 
@@ -52,4 +61,4 @@ class Unpark:
     gang: tuple[str, ...] = ()
 
 
-NodeCommand: TypeAlias = SetShare | SetCap | Park | Unpark
+NodeCommand: TypeAlias = SetShare | SetCap | Park | Return | Unpark

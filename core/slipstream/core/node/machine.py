@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, assert_never
 
 from slipstream.core.classes import JobClass
-from slipstream.core.node import events
+from slipstream.core.node import events, memory
 from slipstream.core.node.commands import SetCap, SetShare
 from slipstream.core.node.gpu import ALL_PCT, GpuState, JobState
 from slipstream.core.node.rules import NodeRules
@@ -205,7 +205,7 @@ class NodeMachine:
 
     def _turned(self, at_s: float, touched: Iterable[str] = ()) -> list[NodeCommand]:
         """Turns first: who is on a GPU decides what the others may use of it."""
-        commands = self.wheel.advance(at_s) if self.wheel.members else []
+        commands = self.wheel.advance(at_s, self._fit) if self.wheel.members else []
         names = dict.fromkeys(touched)
         for command in commands:
             names.update(dict.fromkeys(self.jobs[command.job_id].job.gpus))
@@ -213,6 +213,23 @@ class NodeMachine:
         for gpu in gpus:
             self._seat(gpu, at_s)
         return [*commands, *self._limited(gpus, at_s)]
+
+    def _fit(self, job_id: int, other: int) -> bool:
+        """Whether two jobs that take turns may be on their GPUs together, beside their guests."""
+        pair = (job_id, other)
+        more = 1 + self.rules.headroom_pct / 100
+        claims = {one: self.jobs[one].claim().need_mib for one in pair}
+        for name in {*self.jobs[job_id].job.gpus} & {*self.jobs[other].job.gpus}:
+            gpu = self.gpus.get(name)
+            if gpu is None or not all(claims.values()):
+                return False
+            riders = [one for one in gpu.riders if one not in pair]
+            needed = sum(self.jobs[one].claim().need_mib for one in riders)
+            if more * (needed + sum(claims.values())) > memory.usable_mib(
+                gpu.memory_mib, self.rules
+            ):
+                return False
+        return True
 
     def _seat(self, gpu: GpuState, at_s: float) -> None:
         there = [self.jobs[job] for job in gpu.jobs]

@@ -105,6 +105,10 @@ class Pulse:
             self._is_stale = False
         return self._baseline
 
+    def is_warming_up(self, minibatches: int) -> bool:
+        """Whether its latest mini-batches were among its first."""
+        return self.minibatches <= minibatches
+
     def learned(self, alone: Middle) -> None:
         """Its guests stood still, and this was measured."""
         self._baseline = alone

@@ -35,6 +35,7 @@ class NodeReason(StrEnum):
     TURN = "turn"
     FIRST_MINIBATCHES = "first_minibatches"
     WAITS_FOR_TURN = "waits_for_turn"
+    NEXT_TURN = "next_turn"
     HIGHER_PRIORITY = "higher_priority"
     PARK_LATE = "park_late"
     GANG_CALLED = "gang_called"
@@ -57,6 +58,7 @@ SENTENCE: Final[Mapping[NodeReason, str]] = {
     NodeReason.SETTLED: "More was tried and the owner got slower: it stays here for a while.",
     NodeReason.NO_ROOM: "Even the smallest share slows the owner: tried again later.",
     NodeReason.TURN: "It has the GPU for its turn.",
+    NodeReason.NEXT_TURN: "Its turn is next: it has come back to the GPU and waits there.",
     NodeReason.FIRST_MINIBATCHES: "It is new: its first mini-batches come first.",
     NodeReason.WAITS_FOR_TURN: "Another shared job has its turn on this GPU.",
     NodeReason.HIGHER_PRIORITY: "A shared job of higher priority has this GPU.",

@@ -37,8 +37,12 @@ class NodeRules:
     """While nothing is tried there is time to see what a small share does now and then."""
     patience_s: float = 3.0
     """A window that decides nothing for so long is decided by its middle."""
+    warmup_minibatches: int = 8
+    """A job's first ones are slower than all that follow, and no baseline."""
     learn_minibatches: int = 12
     learn_reports: int = 5
+    learn_error_pct: float = 1.0
+    """A baseline that may be wrong by more than this is measured for longer, up to `patience_s`."""
     learn_most_s: float = 30.0
     """A baseline is taken after so long from what there is, if there are three reports."""
     loading_s: float = 30.0
@@ -67,6 +71,8 @@ class NodeRules:
     """A turn is never shorter, however late its job was before."""
     park_wait_s: float = 30.0
     """A job that has not parked by then keeps the GPU for another turn."""
+    return_s: float = 2.5
+    """So long before its turn a parked job comes back to stand still, where there is room."""
     feedback_minibatches: int = 100
     """A new job's first mini-batches come first, within one turn."""
     feedback_in_a_row: int = 8

@@ -131,11 +131,17 @@ class Steps:
             return
         rules, window = self.rules, self._window
         reports = len(window.values)
-        enough = window.minibatches >= rules.learn_minibatches and reports >= rules.learn_reports
         late = at_s >= window.since_s + rules.learn_most_s and reports >= 3  # noqa: PLR2004 (a median)
+        if self.pulse.is_warming_up(rules.warmup_minibatches) and not late:
+            self._window = Window(window.since_s)  # the same deadline
+            return
+        enough = window.minibatches >= rules.learn_minibatches and reports >= rules.learn_reports
         if not enough and not late:
             return
         before, alone = self.pulse.baseline, middle(window.values)
+        sure = 100 * alone.error_s <= rules.learn_error_pct * alone.value_s
+        if not sure and at_s < window.since_s + rules.patience_s:
+            return
         self.pulse.learned(alone)
         if before is None:
             self._begin(at_s)

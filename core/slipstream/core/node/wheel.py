@@ -2,9 +2,11 @@
 """The turn wheel: shared jobs that want the same GPU have it in turns, by weight.
 
 Whoever had least for its weight is next. Turns are charged as they were, lateness included, and a
-late job's next turn is shorter. A new job's first mini-batches come first. A job of lower priority
-has no turn while one of higher priority wants the GPU. Jobs with several GPUs have all or none:
-while there are any, all turns of the node end together.
+late job's next turn is shorter. Where the memory of two fits, the next one comes back before its
+turn, and the one before it leaves during it: nobody waits for copies. A new job's first
+mini-batches come first. A job of lower priority has no turn while one of higher priority wants the
+GPU. Jobs with several GPUs have all or none: while there are any, all turns of the node end
+together.
 """
 
 from __future__ import annotations
@@ -13,12 +15,12 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from slipstream.core.node.commands import Park, Unpark
+from slipstream.core.node.commands import Park, Return, Unpark
 from slipstream.core.node.events import Standing
 from slipstream.core.node.reasons import NodeReason
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from slipstream.core.node.commands import NodeCommand
     from slipstream.core.node.events import JobReported, NodeJob
@@ -56,6 +58,14 @@ class Member:
     """This turn is not cut short for a new job."""
     called: bool = False
     told_to_park: bool = False
+    returns: bool = False
+    """It was told to come back before its turn,"""
+    is_back: bool = False
+    """and is there, standing still."""
+    has_stopped: bool = False
+    """Asked to park, it has done its last mini-batch; its memory may still be on its way."""
+    next_is_called: bool = False
+    """Who comes after this turn has been seen to."""
     since: int = 0
     """In which order they came: a node may see job numbers in any."""
 
@@ -107,11 +117,16 @@ class Wheel:
         ready = away or told.standing is not Standing.LOADING
         if ready and not member.ready:
             member.ready, changed = True, True
-        if away and member.turn is Turn.PARKING:
+        still = told.standing is Standing.STILL
+        if (away or still) and member.turn is Turn.PARKING and not member.has_stopped:
             self._charge(member, told.at_s)
-            member.turn = Turn.WAITING
+            member.has_stopped = changed = True
             member.late_s = told.at_s - member.asked_at_s
+        if away and member.turn is Turn.PARKING:
+            member.turn = Turn.WAITING
             changed = True
+        if still and member.returns and not member.is_back:
+            member.is_back = changed = True
         if member.is_new and member.minibatches >= self.rules.feedback_minibatches:
             member.is_new, changed = False, True
             if member.turn is Turn.RUNNING:
@@ -135,13 +150,15 @@ class Wheel:
 
     # --- what to do -----------------------------------------------------------------------------
 
-    def advance(self, at_s: float) -> list[NodeCommand]:
-        """Whatever is due now: end turns, begin turns."""
+    def advance(
+        self, at_s: float, fits: Callable[[int, int], bool] = lambda _job, _other: False
+    ) -> list[NodeCommand]:
+        """Whatever is due now: end turns, begin turns; `fits` says whether two jobs do together."""
         commands: list[NodeCommand] = []
         for member in self.members.values():
             if member.turn is Turn.RUNNING:
                 self._charge(member, at_s)
-            elif member.turn is Turn.PARKING and at_s >= member.ends_at_s:
+            elif self._is_overdue(member, at_s):
                 commands.append(self._give_up(member, at_s))
         chosen = self._chosen(at_s)
         for member in self._in_order():
@@ -149,21 +166,26 @@ class Wheel:
                 commands += self._end(member, at_s)
         for job_id in chosen:
             commands += self._begin(self.members[job_id], at_s)
-        return commands
+        return commands + self._called_back(at_s, fits)
 
     def wakes_at_s(self) -> float | None:
         """When time alone changes something."""
-        due = [one.ends_at_s for one in self.members.values() if one.turn is Turn.PARKING]
+        leaving = (one for one in self.members.values() if one.turn is Turn.PARKING)
+        due = [one.ends_at_s for one in leaving if not one.has_stopped]
         if self._is_contended():
-            running = [one for one in self.members.values() if one.turn is Turn.RUNNING]
-            due += [one.ends_at_s for one in running]
+            for one in self.members.values():
+                if one.turn is Turn.RUNNING:
+                    early_s = 0.0 if one.next_is_called else self.rules.return_s
+                    due.append(one.ends_at_s - early_s)
         return min(due, default=None)
 
     def has_turn(self, gpu: str) -> int | None:
-        """Whose turn it is on a GPU."""
-        for job_id, member in self.members.items():
-            if member.turn is not Turn.WAITING and gpu in member.job.gpus:
-                return job_id
+        """Whose turn it is on a GPU; who is on its way out has it until the next one does."""
+        there = {job: one.turn for job, one in self.members.items() if gpu in one.job.gpus}
+        for turn in (Turn.RUNNING, Turn.PARKING):
+            for job_id, its in there.items():
+                if its is turn:
+                    return job_id
         return None
 
     def parts(self, gpu: str) -> dict[int, float]:
@@ -178,14 +200,14 @@ class Wheel:
 
     # --- who --------------------------------------------------------------------------------------
 
-    def _chosen(self, at_s: float) -> list[int]:
-        """Who should have the GPUs now: no two on one of them."""
+    def _chosen(self, at_s: float, ahead_s: float = 0.0) -> list[int]:
+        """Who should have the GPUs now, or that much later: no two on one of them."""
         taken: set[str] = set()
         chosen: list[int] = []
         new_first = self._new_in_a_row < self.rules.feedback_in_a_row
         ranked = sorted(
             (one for one in self.members.values() if one.job.leads or one.called),
-            key=lambda one: self._rank(one, at_s, new_first=new_first),
+            key=lambda one: self._rank(one, at_s, ahead_s, new_first=new_first),
         )
         for member in ranked:
             if taken.isdisjoint(member.job.gpus):
@@ -193,10 +215,13 @@ class Wheel:
                 chosen.append(member.job.job_id)
         return chosen
 
-    def _rank(self, one: Member, at_s: float, *, new_first: bool) -> tuple[object, ...]:
+    def _rank(
+        self, one: Member, at_s: float, ahead_s: float, *, new_first: bool
+    ) -> tuple[object, ...]:
         """Called gangs, the ready, priority, the new, those within their turn, who had least."""
-        within = one.turn is Turn.RUNNING and at_s < one.ends_at_s
+        within = one.turn is Turn.RUNNING and at_s + ahead_s < one.ends_at_s
         new = one.is_new and new_first
+        more_s = ahead_s if one.turn is Turn.RUNNING else 0.0
         return (
             one.job.leads,
             not one.ready and one.turn is not Turn.RUNNING,
@@ -204,7 +229,7 @@ class Wheel:
             not (within and one.is_kept),
             not new,
             not within,
-            one.since if new else one.had,
+            one.since if new else one.had + more_s / one.job.weight,
             one.job.job_id,  # the number settles ties
         )
 
@@ -223,9 +248,13 @@ class Wheel:
             member.turn = Turn.PARKING
             member.asked_at_s = at_s
             member.ends_at_s = at_s + self.rules.park_wait_s
-        elif member.turn is Turn.PARKING or member.told_to_park:
+            member.has_stopped = False
+        elif member.turn is Turn.PARKING or (
+            member.told_to_park and not self._was_passed_over(member)
+        ):
             return []
         member.told_to_park = True
+        member.returns = member.is_back = False
         member.reason = self._why_waiting(member)
         return [Park(job.job_id, member.reason, job.gang)]
 
@@ -234,10 +263,11 @@ class Wheel:
         if member.turn is Turn.RUNNING:
             if at_s >= member.ends_at_s:  # nobody else wants it
                 member.ends_at_s = self._turn_ends_s(member, at_s)
+                member.next_is_called = False
             return []
         if member.turn is Turn.PARKING:
             return []
-        if self._is_taken(job.gpus, but=job.job_id):
+        if self._is_taken(member):
             return self._end(member, at_s)  # not before they have left
         waited = any(one.ready and not one.is_new for one in self._waiting_for(job.gpus))
         member.is_kept = self._new_in_a_row >= self.rules.feedback_in_a_row and not member.is_new
@@ -245,6 +275,7 @@ class Wheel:
         member.turn = Turn.RUNNING
         member.charged_at_s = at_s
         member.ends_at_s = self._turn_ends_s(member, at_s)
+        member.returns = member.is_back = member.next_is_called = False
         member.reason = NodeReason.FIRST_MINIBATCHES if member.is_new else NodeReason.TURN
         if not job.leads:
             member.reason = NodeReason.GANG_CALLED
@@ -252,6 +283,43 @@ class Wheel:
             return []  # it was never asked to wait
         member.told_to_park = False
         return [Unpark(job.job_id, member.reason, job.gang)]
+
+    def _called_back(self, at_s: float, fits: Callable[[int, int], bool]) -> list[NodeCommand]:
+        """Have those come back whose turn is next, beside those that run until then."""
+        ending = [
+            one
+            for one in self.members.values()
+            if one.turn is Turn.RUNNING
+            and not one.next_is_called
+            and at_s >= one.ends_at_s - self.rules.return_s
+        ]
+        if not ending:
+            return []
+        commands: list[NodeCommand] = []
+        for job_id in self._chosen(at_s, self.rules.return_s):
+            member = self.members[job_id]
+            before = [one for one in ending if set(one.job.gpus) & set(member.job.gpus)]
+            waits = member.turn is Turn.WAITING and member.told_to_park and member.minibatches
+            if waits and before and all(fits(one.job.job_id, job_id) for one in before):
+                member.returns, member.reason = True, NodeReason.NEXT_TURN
+                commands.append(Return(job_id, member.reason, member.job.gang))
+        for one in ending:
+            one.next_is_called = True
+        return commands
+
+    def _was_passed_over(self, member: Member) -> bool:
+        """Whether it has come back, and another has the turn: its memory is in the way."""
+        gpus = set(member.job.gpus)
+        running = [
+            one
+            for one in self.members.values()
+            if one.turn is Turn.RUNNING and not gpus.isdisjoint(one.job.gpus)
+        ]
+        return member.returns and bool(running) and not any(one.next_is_called for one in running)
+
+    def _is_overdue(self, member: Member, at_s: float) -> bool:
+        leaving = member.turn is Turn.PARKING and not member.has_stopped
+        return leaving and at_s >= member.ends_at_s
 
     def _give_up(self, member: Member, at_s: float) -> NodeCommand:
         """It did not park in time: nobody can have its GPU, so it may go on, at its own cost."""
@@ -278,16 +346,20 @@ class Wheel:
             member.is_new = False  # a turn's worth of coming first
 
     def _had(self, member: Member, at_s: float) -> float:
-        if member.turn is not Turn.WAITING:
+        gone = member.turn is Turn.PARKING and member.has_stopped
+        if member.turn is not Turn.WAITING and not gone:
             self._charge(member, at_s)
         return member.had
 
-    def _is_taken(self, gpus: Iterable[str], *, but: int) -> bool:
-        wanted = set(gpus)
+    def _is_taken(self, member: Member) -> bool:
+        """Whether somebody uses its GPUs; who has stopped is not in the way of who is back."""
+        wanted = set(member.job.gpus)
         return any(
-            one.turn is not Turn.WAITING and not wanted.isdisjoint(one.job.gpus)
-            for job_id, one in self.members.items()
-            if job_id != but
+            one.turn is not Turn.WAITING
+            and not wanted.isdisjoint(one.job.gpus)
+            and not (one.has_stopped and one.turn is Turn.PARKING and member.is_back)
+            for one in self.members.values()
+            if one is not member
         )
 
     def _waiting_for(self, gpus: Iterable[str]) -> list[Member]:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Carry the newest generation of a checkpoint to another folder, verified on the way.
 
-    python -m slipstream.torch_hooks.checkpoint.carry SOURCE TARGET [--patience-s 60]
+    python -m slipstream.torch_hooks.checkpoint.carry SOURCE TARGET [--patience-s 60 --since-s T]
 
 What the ramdisk holds is lost with its node; a copy on the shared filesystem is what counts. Run as
 the user whose training it is, and without torch. A training may overwrite what is being read: that
@@ -33,7 +33,10 @@ if TYPE_CHECKING:
 
 _KEPT = 2
 _TASKS = "task-*"
-_LOOK_EVERY_S = 0.05
+_LOOK_EVERY_S = 0.01
+_BEGIN_WRITING = 2  # SYNC_FILE_RANGE_WRITE
+_COARSE_S = 0.02
+"""A file's time may be so much older than the clock."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -46,10 +49,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         type=float,
         help="wait that long for a generation that the target has not; else none is no error",
     )
+    parser.add_argument(
+        "--since-s",
+        type=float,
+        default=0.0,
+        help="of the clock: what was saved before then is left where it is, it may be hours old",
+    )
     told = parser.parse_args(argv)
     began_s = time.monotonic()
     try:
-        carried = _patiently(told.source, told.target, told.patience_s)
+        carried = _patiently(told.source, told.target, told.patience_s, told.since_s)
     except (CheckpointError, OSError) as error:
         sys.stderr.write(f"{type(error).__name__}: {error}\n")
         return 1
@@ -58,12 +67,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _patiently(source: Path, target: Path, patience_s: float | None) -> int:
+def _patiently(source: Path, target: Path, patience_s: float | None, since_s: float) -> int:
     """Carry; where one has to wait, a generation that is overwritten meanwhile is waited out."""
     until_s = time.monotonic() + (patience_s or 0)
     while True:
         try:
-            carried = carry_all(source, target)
+            carried = carry_all(source, target, since_s)
         except DamagedError:
             if time.monotonic() > until_s:
                 raise
@@ -75,22 +84,22 @@ def _patiently(source: Path, target: Path, patience_s: float | None) -> int:
         time.sleep(_LOOK_EVERY_S)
 
 
-def carry_all(source: Path, target: Path) -> int:
+def carry_all(source: Path, target: Path, since_s: float = 0.0) -> int:
     """The checkpoint of a job, and those of its tasks that train apart; returns the bytes."""
     for place in (target.parent, target):
         place.mkdir(mode=0o700, parents=True, exist_ok=True)
     generations.check_ours(target)
     folders = ["", *sorted(one.name for one in source.glob(_TASKS) if one.is_dir())]
-    return sum(carry(source / name, target / name) for name in folders)
+    return sum(carry(source / name, target / name, since_s) for name in folders)
 
 
-def carry(source: Path, target: Path) -> int:
+def carry(source: Path, target: Path, since_s: float = 0.0) -> int:
     """What the newest generation of the source has and the target lacks; returns the bytes.
 
     Other nodes may hold the other shards of it: each carries its own, and the last makes it whole.
     """
     for generation in reversed(generations.generations(source)):
-        shards = list(_shards(source / str(generation)))
+        shards = list(_shards(source / str(generation), since_s))
         if shards:
             break
     else:
@@ -101,10 +110,10 @@ def carry(source: Path, target: Path) -> int:
     return carried
 
 
-def _shards(folder: Path) -> Iterator[Shard]:
+def _shards(folder: Path, since_s: float) -> Iterator[Shard]:
     for path in sorted(folder.glob("rank-*-of-*.json")):
         _, rank, _, size = path.stem.split("-")
-        if rank.isdigit() and size.isdigit():
+        if rank.isdigit() and size.isdigit() and path.stat().st_mtime >= since_s - _COARSE_S:
             yield Shard(int(rank), int(size))
 
 
@@ -141,8 +150,16 @@ def _carry_storages(source: Path, target: Path, shard: Shard, index: dict[str, A
                 if file.readinto(piece) != count or checksum(address, count) != wanted:
                     raise DamagedError(f"{file.name} is not what its index says, from byte {at} on")
                 draft.write(piece)
+                _begin_writing(draft.fileno(), at, count)
                 at += count
     return int(size)
+
+
+def _begin_writing(descriptor: int, at: int, count: int) -> None:
+    """Have the disk begin while we go on: there is less left to wait for at the end."""
+    function = getattr(ctypes.CDLL(None), "sync_file_range", None)
+    if function is not None:  # glibc's, on Linux; what it cannot do is only slower
+        function(descriptor, ctypes.c_int64(at), ctypes.c_int64(count), _BEGIN_WRITING)
 
 
 def _carry_own(source: Path, target: Path, index: dict[str, Any]) -> int:

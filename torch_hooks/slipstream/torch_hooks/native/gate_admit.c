@@ -91,6 +91,10 @@ static bool is_free(uint64_t now_ns) {
   return slip_share_pct() >= 100 || wanted || (down && down->lease_until_ns < now_ns);
 }
 
+/* A coordinator that says nothing at all means it: it measures the owner alone, waits and all. A
+ * gate without a page, which nobody measures by, has the waits beside any share. */
+static bool has_nothing(void) { return slip_gate()->down && slip_share_pct() == 0; }
+
 static struct verdict by_share(uint64_t now_ns) {
   uint64_t rest_ns = slip_bucket_rest_ns(now_ns);
   return (struct verdict){.go = rest_ns == 0, .until_ns = now_ns + rest_ns};
@@ -106,7 +110,7 @@ static struct verdict judge(uint64_t begin_ns, uint64_t duration_ns, uint64_t no
   if (has_grace()) {
     return go;
   }
-  if (!slip_owner_speaks(&owner, now_ns)) {
+  if (has_nothing() || !slip_owner_speaks(&owner, now_ns)) {
     return by_share(now_ns);
   }
   if (owner.is_dead) {

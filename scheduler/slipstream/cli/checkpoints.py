@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`slipstream checkpoints`: which jobs have a copy on the shared filesystem, and until when."""
+
+from __future__ import annotations
+
+import pwd
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from slipstream.cli.daemon_api import ask, json_option, run_dir_option, show_json
+from slipstream.cli.jobs import banner_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@click.command()
+@run_dir_option
+@json_option
+def checkpoints(run_dir: Path, *, as_json: bool) -> None:
+    """Show the copies of trainings on the shared filesystem, and which would be removed when.
+
+    A copy is kept while Slurm knows its job, and for a grace time after that (the scheduler's
+    keep_checkpoints_s). In mode observe, and while switched off, none is removed.
+    """
+    answer = ask(run_dir, "/v1/checkpoints")
+    if as_json:
+        show_json(answer)
+        return
+    table = Table("job", "user", "MB", "saved", "is kept")
+    for copy in answer["checkpoints"]:
+        table.add_row(
+            copy["job_id"],
+            _user(copy["uid"]),
+            f"{copy['bytes_carried'] / 1e6:.1f}",
+            _date(copy["saved_at_s"]),
+            _until(copy),
+        )
+    console = Console()
+    console.print(table)
+    if banner := banner_of(answer):
+        console.print(banner, style="yellow")
+
+
+def _until(copy: dict[str, Any]) -> str:
+    if copy["goes_at_s"] is None:
+        return "while Slurm knows the job"
+    until = f"until {_date(copy['goes_at_s'])}"
+    return f"{until}; not removed: {copy['problem']}" if copy["problem"] else until
+
+
+def _date(at_s: float) -> str:
+    return datetime.fromtimestamp(at_s).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+
+
+def _user(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)

@@ -1,0 +1,168 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a move does to Slurm and asks of nodes: looked at first, the same twice as once."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from core_world import token
+from fakes.slurm_cluster import FakeCluster, FakeNode
+from fakes.slurm_commands import FakeCommands
+from slipstream.core.commands import Requeue, Save, Start
+from slipstream.core.moves import PATIENCE_S, Stage
+from slipstream.scheduler.hands import Hands
+from slipstream.scheduler.orders import Orders
+from slipstream.scheduler.sink import SinkError
+from slipstream.slurm_plugin import CliSlurm
+from slipstream.slurm_plugin.requests import Submission
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from fakes.slurm_job import FakeJob
+
+pytestmark = pytest.mark.unit
+
+START = Start(token(1), "1", 1, ("n2",))
+
+
+@pytest.fixture
+def cluster() -> FakeCluster:
+    """A job of ours on the first of two nodes."""
+    one = FakeCluster([FakeNode(name, 8, {"gpu": 1}) for name in ("n1", "n2")], {})
+    CliSlurm(FakeCommands(one)).submit(Submission(script="#!/bin/sh\n"))
+    job_of(one).admin_comment = f"[slipstream token={token(1)}]"
+    one.advance(1.0)
+    return one
+
+
+def job_of(cluster: FakeCluster) -> FakeJob:
+    """The only one."""
+    (job,) = cluster.jobs.values()
+    return job
+
+
+def hands(cluster: FakeCluster) -> Hands:
+    """With nobody to wait for."""
+    return Hands(CliSlurm(FakeCommands(cluster)), sleep=lambda _s: None)
+
+
+def requeue_of(cluster: FakeCluster) -> Requeue:
+    """For the run that is there now."""
+    return Requeue(token(1), "1", 1, int(job_of(cluster).submitted_at_s))
+
+
+def test_a_requeue_is_done_once_however_often_it_is_asked_for(cluster: FakeCluster) -> None:
+    """While it completes, while it waits, and when it runs again: the first was enough."""
+    command, one = requeue_of(cluster), hands(cluster)
+    one.requeue(command)
+    one.requeue(command)
+    assert job_of(cluster).completing
+    cluster.advance(1.0)
+    one.requeue(command)
+    one.start(START)
+    cluster.advance(1.0)
+    one.requeue(command)
+    one.start(START)
+    job = job_of(cluster)
+    assert (job.state, job.nodes, job.restarts) == ("RUNNING", ("n2",), 1)
+
+
+def _cancel(cluster: FakeCluster) -> None:
+    cluster.cancel(job_of(cluster))
+    cluster.advance(1.0)
+
+
+def _suspend(cluster: FakeCluster) -> None:
+    cluster.suspend(job_of(cluster))
+
+
+def _away(cluster: FakeCluster) -> None:
+    cluster.up = False
+
+
+@pytest.mark.parametrize(
+    ("before", "text"),
+    [(_cancel, "CANCELLED"), (_suspend, "SUSPENDED"), (_away, "Slurm could not be asked")],
+)
+def test_what_must_not_be_requeued_is_not(
+    cluster: FakeCluster, before: Callable[[FakeCluster], None], text: str
+) -> None:
+    """An ended one would live again, a suspended one would be held: neither is touched."""
+    command = requeue_of(cluster)
+    before(cluster)
+    with pytest.raises(SinkError, match=text):
+        hands(cluster).requeue(command)
+    assert job_of(cluster).restarts == 0
+
+
+def test_a_start_while_it_completes_is_refused(cluster: FakeCluster) -> None:
+    """Slurm would forget it."""
+    one = hands(cluster)
+    one.requeue(requeue_of(cluster))
+    with pytest.raises(SinkError, match="may complete still"):
+        one.start(START)
+
+
+class Lines:
+    """The writing end of a coordinator's connection."""
+
+    def __init__(self) -> None:
+        self.numbers: list[int] = []
+
+    def write(self, raw: bytes) -> None:
+        """One order."""
+        self.numbers.append(json.loads(raw)["number"])
+
+
+class Clock:
+    """Ours to turn."""
+
+    now_s = 100.0
+
+    def __call__(self) -> float:
+        """The time."""
+        return self.now_s
+
+
+def listen(orders: Orders) -> Lines:
+    """A coordinator comes, and hears what it is told."""
+    lines = Lines()
+
+    async def hear() -> None:
+        orders.listens("n1", asyncio.get_running_loop(), lines)  # type: ignore[arg-type]
+        await asyncio.sleep(0)
+
+    asyncio.run(hear())
+    return lines
+
+
+def test_a_new_scheduler_waits_for_coordinators_an_old_one_does_not() -> None:
+    """Within its first seconds an order is kept for a node that has not come yet."""
+    clock = Clock()
+    orders = Orders(clock)
+    orders.save(Save(token(1), "5", "n1", 3))
+    assert listen(orders).numbers == [3]
+    later = Orders(clock)
+    clock.now_s += 60.0
+    with pytest.raises(SinkError, match="n1 does not listen"):
+        later.save(Save(token(1), "5", "n1", 4))
+    assert listen(later).numbers == []
+
+
+def test_a_coordinator_that_comes_back_is_asked_for_what_it_has_not_answered() -> None:
+    """Answered, or too old: not again."""
+    clock = Clock()
+    orders = Orders(clock)
+    orders.save(Save(token(1), "5", "n1", 3))
+    orders.save(Save(token(2), "6", "n1", 8))
+    orders.answered("5", 2)
+    assert listen(orders).numbers == [3, 8], "the answer was to an earlier question"
+    orders.answered("5", 3)
+    assert listen(orders).numbers == [8]
+    clock.now_s += PATIENCE_S[Stage.SAVING]
+    assert listen(orders).numbers == []
