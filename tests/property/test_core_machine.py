@@ -21,6 +21,7 @@ from slipstream.core.advice import advice_key
 from slipstream.core.classes import Mode, Per, Role, Strength
 from slipstream.core.commands import Admit, Advise, Withdraw
 from slipstream.core.machine import Machine
+from slipstream.core.mirror import Mirror, rules_of
 from slipstream.core.reasons import Reason
 from slipstream.core.records import Phase
 from slipstream.core.rules import Rules
@@ -205,7 +206,7 @@ def test_advice_never_promises_more_than_there_is(history: list[Event]) -> None:
 def _open_gpus(state: State, name: str, now_s: float) -> int:
     """GPUs of a node that take guests, counted anew from what was told, one by one."""
     report = state.reports.get(name)
-    if report and report.at_s < now_s - state.rules.report_s:
+    if report and report.at_s <= now_s - state.rules.report_s:
         report = None
     node, known, shut = state.nodes[name], set(), set()
     for record in state.jobs.values():
@@ -263,6 +264,29 @@ def test_every_waiting_guest_is_advised_or_left_for_a_reason(history: list[Event
         if record.token and state.requests[record.token].role is Role.GUEST:
             spoken = {record.advice_key, record.token} & set(state.advice)
             assert bool(spoken) is (record.reason not in left), record
+
+
+@given(histories)
+def test_what_the_brain_believes_is_what_was_seen(history: list[Event]) -> None:
+    """Told piece by piece, it believes what one believes that is told everything at once."""
+    machine = Machine(RULES)
+    decided(machine, history)
+    now_s = history[-1].at_s if history else 1_000.0
+    machine.handle(events.ModeChanged(now_s, Mode.ADVISE))  # a round over everything
+    fresh = Mirror(rules_of(machine.state))
+    fresh.look(machine.state, now_s)
+    assert _seated(machine._mirror) == _seated(fresh)  # noqa: SLF001 (a belief is private)
+    old, new = machine._mirror.brain.tenants, fresh.brain.tenants  # noqa: SLF001
+    assert (old.gpus, old.of("").charged) == (new.gpus, new.of("").charged)
+
+
+def _seated(mirror: Mirror) -> dict[str, tuple[object, ...]]:
+    ground = mirror.brain.ground
+    return {
+        ref: (sorted(ground.places[gpu] for gpu in job.gpus), job.role, job.guards, job.use_pct)
+        for ref, job in mirror.brain.jobs.items()
+        if job.seen
+    }
 
 
 @given(histories)

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from core_world import full, node, request, sight
+from core_world import Field, full, node, place, request, sight
 from slipstream.core.classes import Per, Role
 from slipstream.core.estimate import Estimate
-from slipstream.core.placement import Field, Need, Placement, need_of, place, taken
+from slipstream.core.placement import Need, Placement, need_of, taken
 from slipstream.core.reasons import Reason
 from slipstream.core.sights import Gpus, GpuUse, NodeSight
 from slipstream.core.topology import Group, Topology, flat
@@ -105,7 +105,7 @@ def test_guests_of_equally_used_nodes_spread_by_free_seats() -> None:
 
 def test_an_owned_gpu_nobody_measures_counts_as_busy() -> None:
     """Without reports a guest prefers the node with an idle GPU, though its seats are fewer."""
-    cluster = field(node("n1", used=4), node("n2", used=3, slots_used=5))
+    cluster = field(node("n1", used=4), node("n2", used=3, slots_used=2))
     assert chosen(guest(), cluster) == ("n2",)
 
 

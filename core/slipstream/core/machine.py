@@ -14,13 +14,14 @@ from slipstream.core import answers, events, moving
 from slipstream.core.advice import Advice, advice_key
 from slipstream.core.classes import Role, Strength
 from slipstream.core.commands import Admit, Advise, Arrival, Settle, Withdraw
+from slipstream.core.mirror import Mirror, rules_of
 from slipstream.core.moves import Stage
-from slipstream.core.placement import Field, Placement, felt
+from slipstream.core.placement import Placement, given
 from slipstream.core.planning import Planner, Verdict
 from slipstream.core.reasons import Reason
 from slipstream.core.records import PHASE_OF, JobRecord, Phase, unseen_key
 from slipstream.core.rules import Rules
-from slipstream.core.seats import holders, shut_gpus
+from slipstream.core.sitting import felt
 from slipstream.core.state import State, restored
 
 if TYPE_CHECKING:
@@ -28,8 +29,7 @@ if TYPE_CHECKING:
 
     from slipstream.core.commands import Command
     from slipstream.core.events import Event
-    from slipstream.core.seats import Shut
-    from slipstream.core.sights import GpuUse, JobSight, NodeSight
+    from slipstream.core.sights import JobSight, NodeSight
 
 _REASON_OF: Final[Mapping[Phase, Reason]] = {
     Phase.SUBMITTED: Reason.NOT_SEEN_YET,
@@ -48,7 +48,7 @@ class Machine:
         rules = rules or Rules()
         self.state = State(mode=rules.mode, rules=rules)
         self._left: Mapping[str, NodeSight] = {}
-        self._shut: Mapping[str, Shut] = {}
+        self._mirror = Mirror(rules_of(self.state))
         self._stale = False
 
     def handle(self, event: Event) -> list[Command]:  # noqa: C901, PLR0911, PLR0912 (a table)
@@ -64,7 +64,7 @@ class Machine:
                 state.reports[event.node] = event
                 moving.reported(state, event)
                 # Heartbeats that change no decision are no reason for a round of planning.
-                if before is None or felt(before.gpus) != felt(event.gpus):
+                if before is None or felt(before) != felt(event):
                     self._stale = True
                 return []
             case events.TopologyRead():
@@ -97,6 +97,7 @@ class Machine:
                 return self._timer(event)
             case events.StateRestored():
                 self.state = restored(event)
+                self._mirror = Mirror(rules_of(self.state))
             case _:
                 assert_never(event)
         return self._planned(event.at_s)
@@ -108,6 +109,7 @@ class Machine:
         half_s = self.state.rules.lease_s / 2
         due = [advice.until_s - half_s for advice in self.state.advice.values()]
         due += map(moving.due_at_s, self.state.moves.values())
+        due += [] if self._mirror.stale_at_s is None else [self._mirror.stale_at_s]
         due += [
             record.since_s + self._patience_s(record)
             for record in self.state.jobs.values()
@@ -238,7 +240,12 @@ class Machine:
         if not self.state.advising:
             return Reason.SWITCHED_OFF if self.state.switched_off else Reason.WOULD_ADVISE
         return moving.target_for(
-            self.state, self._field(self._left, at_s), key, nodes, at_s, forced=forced
+            self.state,
+            lambda need: self._mirror.probe(need, self._left, at_s),
+            key,
+            nodes,
+            at_s,
+            forced=forced,
         )
 
     def _asked_to_move(self, event: events.MoveAsked) -> list[Command]:
@@ -268,8 +275,9 @@ class Machine:
             for record in state.jobs.values()
             if record.token and record.phase in (Phase.WAITING, Phase.SUBMITTED)
         ]
-        held = holders(state.jobs.values())
-        self._shut = shut_gpus(state.nodes, held, state.requests, self._uses(at_s))
+        if rules_of(state) != self._mirror.rules:
+            self._mirror = Mirror(rules_of(state))
+        self._mirror.look(state, at_s)
         stuck = frozenset(
             key
             for key, advice in state.advice.items()
@@ -277,13 +285,41 @@ class Machine:
         )
         found = self._planner(state.nodes, at_s, stuck).plan(waiting)
         self._left = found.left
+        self._mirror.ended(at_s, found.unseated)
         commands: list[Command] = []
         for verdict in found.verdicts:
             commands += self._advised(verdict, at_s)
         said = {one.advice_key for one in found.verdicts} if state.advising else set()
         for key in [key for key in state.advice if key not in said]:
             commands += self._withdrawn(key)
+        return commands + self._moves(at_s)
+
+    def _moves(self, at_s: float) -> list[Command]:
+        """What the brain wants elsewhere goes there, if Slurm has room for it and it may."""
+        commands: list[Command] = []
+        for key, nodes in self._mirror.moves:
+            if len(self.state.moves) >= moving.MOST_AT_ONCE:
+                break
+            found = moving.target_for(
+                self.state,
+                lambda need: given(need, self._left, need.only_nodes),
+                key,
+                nodes,
+                at_s,
+                forced=False,
+            )
+            if isinstance(found, Placement):
+                why = self._why_move(key)
+                asked = events.MoveAsked(at_s=at_s, key=key, nodes=nodes, why=why)
+                commands += moving.begin(self.state, asked, found)
+        self._mirror.moves.clear()
         return commands
+
+    def _why_move(self, key: str) -> str:
+        sight = self.state.jobs[key].sight
+        here = [self.state.nodes.get(name) for name in (sight.nodes if sight else ())]
+        leaves = any(node is None or not node.takes_jobs for node in here)
+        return "its node takes no more jobs" if leaves else "GPUs are free there"
 
     def _advised(self, verdict: Verdict, at_s: float) -> list[Command]:
         """Say where one job should start or wait, unless that was said and still holds."""
@@ -300,6 +336,7 @@ class Machine:
                 return []
         # A guest must not sit where it would stand still, nor a moved job where it came from.
         bound = state.requests[record.token].role is Role.GUEST or record.key in state.moves
+        bound = bound or verdict.found is Reason.OVER_QUOTA
         state.advice[key] = Advice(
             token=record.token,
             task=record.task if placed else None,
@@ -337,16 +374,7 @@ class Machine:
         bound = {
             key: move.target for key, move in state.moves.items() if move.stage is not Stage.SAVING
         }
-        return Planner(state.requests, state.advice, stuck, self._field(nodes, at_s), bound)
-
-    def _field(self, nodes: Mapping[str, NodeSight], at_s: float) -> Field:
-        return Field(nodes, self._uses(at_s), self.state.topology, self._shut)
-
-    def _uses(self, at_s: float) -> dict[str, tuple[GpuUse, ...]]:
-        """What nodes reported, but for what is too old to be true."""
-        oldest_s = at_s - self.state.rules.report_s
-        reports = self.state.reports.items()
-        return {name: one.gpus for name, one in reports if one.at_s >= oldest_s}
+        return Planner(state.requests, state.advice, stuck, nodes, self._mirror, at_s, bound)
 
 
 def _told(sight: JobSight) -> str:

@@ -29,7 +29,7 @@ PATIENCE_S: Final[Mapping[Stage, float]] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Move:
+class Saga:
     """One move under way. `number` fences it: what is told of an earlier one does not count."""
 
     key: str
@@ -43,7 +43,7 @@ class Move:
     asked_at_s: float
     since_s: float
 
-    def at(self, stage: Stage, at_s: float) -> Move:
+    def at(self, stage: Stage, at_s: float) -> Saga:
         """In the next stage."""
         return replace(self, stage=stage, since_s=at_s)
 

@@ -16,26 +16,36 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from slipstream.core.commands import Requeue, Save, Start
-from slipstream.core.moves import PATIENCE_S, Left, Move, Stage
-from slipstream.core.placement import need_of, place
+from slipstream.core.moves import PATIENCE_S, Left, Saga, Stage
+from slipstream.core.placement import need_of
 from slipstream.core.reasons import Reason
 from slipstream.core.records import Phase
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from slipstream.core.commands import Command
     from slipstream.core.events import JobSaved, MoveAsked, NodeReported
-    from slipstream.core.placement import Field, Placement
+    from slipstream.core.placement import Need, Placement
     from slipstream.core.records import JobRecord
     from slipstream.core.state import State
 
 BETWEEN_MOVES_S: Final = 600.0
 """SEEDS: a job moves at most once in ten minutes."""
+MOST_AT_ONCE: Final = 2
+"""Moves of our own under way: each is work for disks, network and Slurm."""
 STANDS_S: Final = 60.0
 """Requeues of one job are at least so far apart, whoever asks."""
 
 
 def target_for(  # noqa: PLR0911 (one for each way a job does not move)
-    state: State, field: Field, key: str, nodes: tuple[str, ...], at_s: float, *, forced: bool
+    state: State,
+    probe: Callable[[Need], Placement | Reason],
+    key: str,
+    nodes: tuple[str, ...],
+    at_s: float,
+    *,
+    forced: bool,
 ) -> Placement | Reason:
     """Where a job would move to, or why it does not. Without `nodes` the best other ones."""
     record = state.jobs.get(key)
@@ -58,7 +68,7 @@ def target_for(  # noqa: PLR0911 (one for each way a job does not move)
     if need is None:
         return Reason.SHAPE_NOT_HANDLED
     away = (*record.sight.nodes, *(left.nodes if left else ()))
-    return place(replace(need, only_nodes=nodes, excluded_nodes=away), field)
+    return probe(replace(need, only_nodes=nodes, excluded_nodes=away))
 
 
 def begin(state: State, event: MoveAsked, found: Placement) -> list[Command]:
@@ -66,7 +76,7 @@ def begin(state: State, event: MoveAsked, found: Placement) -> list[Command]:
     record = state.jobs[event.key]
     assert record.sight is not None  # noqa: S101 (target_for has looked)
     left = state.left.get(event.key)
-    move = Move(
+    move = Saga(
         key=event.key,
         token=record.token,
         job_id=str(record.sight.number),
@@ -162,12 +172,12 @@ def overdue(state: State, at_s: float) -> None:
         _end(state, move, at_s, texts[move.stage])
 
 
-def due_at_s(move: Move) -> float:
+def due_at_s(move: Saga) -> float:
     """When the present stage has taken too long."""
     return move.since_s + PATIENCE_S[move.stage]
 
 
-def _end(state: State, move: Move, at_s: float, text: str) -> None:
+def _end(state: State, move: Saga, at_s: float, text: str) -> None:
     state.moves.pop(move.key, None)
     _tell(state, move.key, at_s, text)
 

@@ -41,6 +41,8 @@ class Request:
     memory_mib_per_node: int = 0
     partition: str = ""
     uid: int = 0
+    account: str = ""
+    """Whose quota its GPUs count against: Slurm's account."""
     name: str = ""
     roles: tuple[tuple[str, int], ...] = ()
     """What its tasks are and how many of each, as in ps:1,worker:4; a marker does not tell."""
@@ -70,6 +72,7 @@ class JobSight:
     name: str = ""
     user: str = ""
     uid: int = 0
+    account: str = ""
     partition: str = ""
     priority: int = 0
     submitted_at_s: int = 0

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from slipstream.core.advice import Advice
-    from slipstream.core.moves import Left, Move
+    from slipstream.core.moves import Left, Saga
     from slipstream.core.records import JobRecord
     from slipstream.core.sights import NodeSight, Request
 
@@ -38,7 +38,7 @@ class State:
     nodes: dict[str, NodeSight] = field(default_factory=dict)
     reports: dict[str, NodeReported] = field(default_factory=dict)
     groups: tuple[Group, ...] = ()
-    moves: dict[str, Move] = field(default_factory=dict)
+    moves: dict[str, Saga] = field(default_factory=dict)
     """Under way, by the job's key."""
     left: dict[str, Left] = field(default_factory=dict)
     _keys_of: dict[str, dict[str, None]] = field(default_factory=dict)
@@ -62,6 +62,11 @@ class State:
             if not keys:
                 del self._keys_of[record.token]
         return record
+
+    def fresh_reports(self, at_s: float) -> dict[str, NodeReported]:
+        """What nodes reported, but for what is too old to be true."""
+        oldest_s = at_s - self.rules.report_s
+        return {name: one for name, one in self.reports.items() if one.at_s > oldest_s}
 
     @property
     def topology(self) -> Topology:

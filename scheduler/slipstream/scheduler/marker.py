@@ -60,6 +60,7 @@ def request_of(job: Job) -> Request | None:
             memory_mib_per_node=job.memory_mib_per_node or 0,
             partition=job.partition,
             uid=job.uid,
+            account=job.account,
             name=job.name,
         )
     except (KeyError, ValueError) as error:

@@ -138,6 +138,7 @@ def read_clues(line: bytes) -> Clues:
         memory_mib_per_node=max(0, told.memory_mib or 0),
         partition=told.partition or "",
         uid=told.uid,
+        account=told.account or "",
         name=told.name or "",
         # A Lua table has no order: by name, so that the same job is always the same request.
         roles=tuple(sorted((name, n) for name, n in _pairs(told.roles, int).items() if n > 0)),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from slipstream.core.answers import estimated
 from slipstream.core.reasons import SENTENCE, Reason, from_slurm
 from slipstream.core.records import Phase
-from slipstream.core.seats import holders, shut_gpus
+from slipstream.core.seats import Crowd, crowds, holders, owners_of, shut_gpus
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -131,9 +131,17 @@ def _progress(training: Training | None) -> View | None:
 
 def _because(state: State) -> list[str]:
     """What each node has against guests now."""
-    uses = {name: report.gpus for name, report in state.reports.items()}
-    shut = shut_gpus(state.nodes, holders(state.jobs.values()), state.requests, uses)
-    told = [f"{name}: {', '.join(shut[name].why)}" for name in sorted(shut)]
+    here = crowds(state.jobs.values(), state.requests)
+    told = []
+    for name, node in sorted(state.nodes.items()):
+        report = state.reports.get(name)
+        held = owners_of(node, here.get(name, Crowd()).owners, report.gpus if report else ())
+        why = shut_gpus(held, state.requests, report.gpus if report else None)
+        for gpu in report.gpus if report else ():
+            if gpu.use_pct >= state.rules.guest_below_pct:
+                why.setdefault(gpu.index, f"GPU {gpu.index} is used {gpu.use_pct:.0f} %")
+        if why:
+            told.append(f"{name}: {', '.join(dict.fromkeys(why[at] for at in sorted(why)))}")
     more = len(told) - _MOST_NODES_EXPLAINED
     return told[:_MOST_NODES_EXPLAINED] + ([f"{more} more nodes"] if more > 0 else [])
 

@@ -95,6 +95,7 @@ def sight_of(job: Job) -> JobSight:
         name=job.name,
         user=job.user,
         uid=job.uid,
+        account=job.account,
         partition=job.partition,
         priority=job.priority,
         submitted_at_s=job.times.submitted_at_s,
