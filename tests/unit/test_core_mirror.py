@@ -100,6 +100,11 @@ def test_without_shares_nobody_has_a_quota() -> None:
     assert said(one.handle(looked(3.0, sight("7", guaranteed(1, "lab")))))
 
 
+def reason_of(one: Machine) -> Reason:
+    """Why job 7 waits."""
+    return one.state.jobs["7"].reason
+
+
 # --- guests -------------------------------------------------------------------------------------
 
 
@@ -145,6 +150,18 @@ def test_a_site_may_let_guests_join_anybody() -> None:
     }
 
 
+def test_shared_guests_take_turns_on_a_busy_gpu() -> None:
+    """Whoever is parked uses nothing: for them only seats count, where no owner is disturbed."""
+    guest = replace(request(1, role=Role.GUEST), job_class=JobClass.SHARED)
+    free = cluster(RULES, node("n1", gpus=1, slots_used=1))
+    free.handle(report(100.0, guest_jobs=("4",)))
+    there = {token(1): (("n1",), Strength.REQUIRE)}
+    assert said(free.handle(looked(3.0, sight("7", guest)))) == there
+    owned = cluster(RULES, node("n1", gpus=1, used=1), jobs=(holds("5", request(8), 0),))
+    owned.handle(report(100.0))
+    assert said(owned.handle(looked(3.0, sight("7", guest)))) != there
+
+
 def test_promises_do_not_outlive_their_round() -> None:
     """A promised seat counts for those who come after it, and is not counted twice."""
     one = cluster(RULES, node("n1", gpus=1))
@@ -159,12 +176,12 @@ def test_a_node_with_other_gpus_than_before_is_learnt_anew() -> None:
     """Somebody has put in two more; a node that is gone is used no more."""
     one = cluster(RULES, node("n1", gpus=2, used=2))
     one.handle(looked(3.0, sight("7", request(1))))
-    assert one.state.jobs["7"].reason is Reason.NO_FREE_GPU
+    assert reason_of(one) is Reason.NO_FREE_GPU
     more = one.handle(looked(4.0, nodes=(node("n1", gpus=4, used=2),)))
     assert said(more) == {token(1): (("n1",), Strength.PREFER)}
     gone = one.handle(ClusterSeen(at_s=5.0, nodes_gone=("n1",)))
     assert gone == [Withdraw(token(1))]
-    assert one.state.jobs["7"].reason is Reason.NO_NODE_FITS
+    assert reason_of(one) is Reason.NO_NODE_FITS
 
 
 # --- moves --------------------------------------------------------------------------------------

@@ -71,7 +71,7 @@ def slurmd(plan: Plan, layout: Layout, node: str) -> Daemon:
     )
 
 
-def scheduler(layout: Layout) -> Daemon:
+def scheduler(plan: Plan, layout: Layout) -> Daemon:
     """Our central daemon; a sandbox has no years of trust to earn, so it starts with advice on."""
     return Daemon(
         "scheduler",
@@ -81,6 +81,7 @@ def scheduler(layout: Layout) -> Daemon:
             "SLIPSTREAM_STATE_DIR": str(layout.state),
             "SLIPSTREAM_DISABLE_FILE": str(layout.disable_file),
             "SLIPSTREAM_SCHEDULER_MODE": "advise",
+            "SLIPSTREAM_SCHEDULER_GUEST_BELOW_PCT": str(plan.guest_below_pct),
             "SLIPSTREAM_SCHEDULER_SLURM_USER": "root",
         },
     )

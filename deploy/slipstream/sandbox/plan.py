@@ -29,6 +29,8 @@ class Plan:
     """The coordinators carry out what they decide: shares, caps and turns."""
     turn_s: float = 60.0
     """How long a shared job's turn is."""
+    guest_below_pct: float = 80.0
+    """The scheduler sends no guest to a GPU that is used more than that."""
     accounting: bool = False
     """slurmdbd and a MariaDB of its own, with the accounts below."""
     netns: bool = False
@@ -87,6 +89,7 @@ class Plan:
                 "daemons": self.daemons,
                 "enforce": self.enforce,
                 "turn_s": self.turn_s,
+                "guest_below_pct": self.guest_below_pct,
                 "accounting": self.accounting,
                 "netns": self.netns,
                 "plugin_dir": self.plugin_dir,

@@ -36,6 +36,7 @@ class Options(TypedDict, total=False):
     daemons: bool
     enforce: bool
     turn_s: float
+    guest_below_pct: float
     accounting: bool
     netns: bool
     plugin_dir: str

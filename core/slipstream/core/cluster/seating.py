@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
+from slipstream.core.classes import JobClass
 from slipstream.core.cluster.jobs import Standing
 from slipstream.core.cluster.rules import Rule
 from slipstream.core.cluster.seat import Seat
@@ -235,17 +236,22 @@ class Seating:
     def _untaken(self, job: Job, gpu: int, at_s: float) -> _Option | None:
         """Nobody leaves: an owner gets a GPU without one, a guest a seat on a quiet GPU."""
         ground, ours = self._ground, self._ground.on[gpu]
+        owned = any(other.guards for other in ours)
         if job.is_guaranteed:
-            owned = any(other.guards for other in ours)
             return None if owned else _Option(gpu, (), (float(len(ours)), gpu))
-        seen = ground.seen[gpu]
-        if not ground.has_seat(gpu) or (seen.use_pct or 0.0) >= self._rules.guest_below_pct:
+        if not ground.has_seat(gpu):
             return None
-        if seen.memory_used_mib + job.memory_mib > ground.memory_mib[gpu]:
-            return None
-        if not self.fits(job, ours, gpu, at_s):
+        if job.ask.job_class is JobClass.SHARED and not owned:  # they take turns
+            return _Option(gpu, (), (float(len(ours)), ground.load_pct(gpu), gpu))
+        if not self._is_quiet(gpu, job.memory_mib) or not self.fits(job, ours, gpu, at_s):
             return None
         return _Option(gpu, (), (float(bool(ours)), ground.load_pct(gpu), gpu))
+
+    def _is_quiet(self, gpu: int, memory_mib: int) -> bool:
+        """Whether a GPU was measured to have room for a guest, or not at all."""
+        seen = self._ground.seen[gpu]
+        fits = seen.memory_used_mib + memory_mib <= self._ground.memory_mib[gpu]
+        return fits and (seen.use_pct or 0.0) < self._rules.guest_below_pct
 
     def _yields(self, other: Job, job: Job, at_s: float) -> bool:
         """Whether one leaves for another: peers for those who had less, all for guaranteed ones."""
