@@ -18,6 +18,7 @@ from slipstream.cli.replay import replay
 from slipstream.cli.sandbox import sandbox
 from slipstream.cli.scheduler import scheduler
 from slipstream.cli.simulate import simulate
+from slipstream.cli.what_if import what_if
 from slipstream.cli.why import why
 
 
@@ -37,6 +38,7 @@ def main() -> None:
       slipstream jobs                          owners, guests, and why jobs wait
       slipstream why JOBID                     one job's reason and story
       slipstream estimate train.sh             what a job would be thought to need
+      slipstream what-if --policy antman       what another policy would do now
 
     \b
     Before that:
@@ -56,6 +58,7 @@ COMMANDS = (
     sandbox,
     scheduler,
     simulate,
+    what_if,
     why,
 )
 for command in COMMANDS:

@@ -7,6 +7,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
 from slipstream.core.answers import estimated
+from slipstream.core.placement import need_of
 from slipstream.core.reasons import SENTENCE, Reason, from_slurm
 from slipstream.core.records import Phase
 from slipstream.core.seats import Crowd, crowds, holders, owners_of, shut_gpus
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from slipstream.core.records import JobRecord
-    from slipstream.core.sights import NodeSight, Training
+    from slipstream.core.sights import NodeSight, Request, Training
     from slipstream.core.state import State
 
 View = dict[str, Any]
@@ -36,16 +37,22 @@ def job(state: State, record: JobRecord, training: Mapping[str, Training]) -> Vi
     request = state.requests.get(record.token)
     advice = state.advice.get(record.advice_key)
     waits = record.phase in (Phase.WAITING, Phase.SUBMITTED)
+    need = need_of(request) if request else None
     return {
         "job": sight.ref if sight else None,
         "token": record.token or None,
         "name": sight.name if sight else (request.name if request else ""),
         "user": sight.user if sight else "",
         "uid": sight.uid if sight else (request.uid if request else None),
+        "account": sight.account if sight else (request.account if request else ""),
         "partition": sight.partition if sight else (request.partition if request else ""),
+        "priority": sight.priority if sight else 0,
+        "submitted_at_s": sight.submitted_at_s if sight else record.since_s,
         "class": request.job_class if request else None,
         "role": request.role if request else None,
         "gpus_asked": f"{request.gpus.per}:{request.gpus.count}" if request else None,
+        "gpus_in_all": need.seats_in_all if need else None,
+        "estimate": _estimate(request),
         "gpus": sight.gpus if sight else 0,
         "slots": sight.slots if sight else 0,
         "phase": record.phase,
@@ -56,6 +63,15 @@ def job(state: State, record: JobRecord, training: Mapping[str, Training]) -> Vi
         "advised_nodes": list(advice.nodes) if advice and waits else [],
         "training": _progress(training.get(str(sight.number))) if sight else None,
     }
+
+
+def _estimate(request: Request | None) -> View | None:
+    """What is known of a job before it has run."""
+    estimate = request.estimate if request else None
+    if estimate is None or not estimate.is_known:
+        return None
+    names = ("gpu_use_pct", "gpu_memory_mib", "run_s")
+    return {name: getattr(estimate, name) for name in names}
 
 
 def why(state: State, name: str) -> View | None:
