@@ -73,7 +73,12 @@ def one_box(
     except SandboxError as error:
         pytest.skip(str(error))
     with Sandbox.started(
-        SHAPE, name="carriers", home=folder, daemons=True, plugin_dir=plugins
+        SHAPE,
+        name="carriers",
+        home=folder,
+        daemons=True,
+        plugin_dir=plugins,
+        scheduler={"shares": "lab=1,shop=1"},
     ) as cluster:
         yield Box(cluster, request.param, folder)
 
@@ -143,6 +148,21 @@ def test_each_task_of_a_waiting_array_waits(box: Box, eventually: Eventually) ->
     assert eventually(lambda: {box.where(one) for one in tasks} == {"RUNNING n2"}), [
         box.why(one) for one in tasks
     ]
+
+
+def test_a_guaranteed_job_waits_for_its_accounts_quota(box: Box, eventually: Eventually) -> None:
+    """A GPU of two is the lab's: its second job waits beside a free one, which the shop gets."""
+    words = ("--gres=gpu:1", "--slip-class=guaranteed")
+    first = box.job(*words, "--account=lab")
+    assert eventually(lambda: box.where(first).startswith("RUNNING")), box.why(first)
+    assert eventually(lambda: box.why(first).get("phase") == "running")
+    second = box.job(*words, "--account=lab")
+    assert eventually(lambda: box.why(second).get("reason") == "over_quota"), box.why(second)
+    third = box.job(*words, "--account=shop")
+    assert eventually(lambda: box.where(third).startswith("RUNNING")), box.why(third)
+    assert box.where(second) == "PENDING"
+    box.cluster.run("scancel", first)
+    assert eventually(lambda: box.where(second).startswith("RUNNING")), box.why(second)
 
 
 def test_all_daemons_gone_a_waiting_guest_starts_by_the_expiry(

@@ -112,6 +112,25 @@ def test_a_scheduler_killed_over_a_move_goes_on_with_it(
     assert_nothing_lost(tmp_path / "job", undisturbed)
 
 
+def test_a_training_leaves_a_drained_node_by_itself(
+    box: Sandbox, tmp_path: Path, undisturbed: list[str]
+) -> None:
+    """In mode enforce nobody has to ask; in any other nothing moves."""
+    job = trains(box, tmp_path / "job")
+    before = node_of(box, job)
+    box.run("scontrol", "update", f"NodeName={before}", "State=DRAIN", "Reason=repair")
+    try:
+        assert slipstream(box, "mode", "enforce")
+        until(box, job, lambda: "moved, " in story(box, job))
+    finally:
+        box.run("scontrol", "update", f"NodeName={before}", "State=RESUME")
+        assert slipstream(box, "mode", "advise")
+    assert node_of(box, job) != before
+    assert "its node takes no more jobs" in story(box, job)
+    wait_for(box, job)
+    assert_nothing_lost(tmp_path / "job", undisturbed)
+
+
 def test_a_job_that_cannot_be_moved_says_why(box: Sandbox, tmp_path: Path) -> None:
     """It trains on; exit code 1 and a sentence."""
     script = f"exec {shlex.join([sys.executable, '-c', 'import time; time.sleep(600)'])}"

@@ -81,8 +81,11 @@ def scheduler(plan: Plan, layout: Layout) -> Daemon:
             "SLIPSTREAM_STATE_DIR": str(layout.state),
             "SLIPSTREAM_DISABLE_FILE": str(layout.disable_file),
             "SLIPSTREAM_SCHEDULER_MODE": "advise",
-            "SLIPSTREAM_SCHEDULER_GUEST_BELOW_PCT": str(plan.guest_below_pct),
             "SLIPSTREAM_SCHEDULER_SLURM_USER": "root",
+            **{
+                f"SLIPSTREAM_SCHEDULER_{name.upper()}": value
+                for name, value in plan.scheduler.items()
+            },
         },
     )
 
