@@ -78,7 +78,7 @@ def one_box(
         home=folder,
         daemons=True,
         plugin_dir=plugins,
-        scheduler={"shares": "lab=1,shop=1"},
+        scheduler={"shares": "lab=1,shop=1", "guest_after_s": "2"},
     ) as cluster:
         yield Box(cluster, request.param, folder)
 
@@ -163,6 +163,25 @@ def test_a_guaranteed_job_waits_for_its_accounts_quota(box: Box, eventually: Eve
     assert box.where(second) == "PENDING"
     box.cluster.run("scancel", first)
     assert eventually(lambda: box.where(second).startswith("RUNNING")), box.why(second)
+
+
+def test_an_auto_job_that_waits_too_long_is_a_guest(box: Box, eventually: Eventually) -> None:
+    """Its account has no GPU left: it takes a seat of the free one, where owners may still come."""
+    words = ("--gres=gpu:1", "--account=lab")
+    first = box.job(*words, "--slip-class=guaranteed")
+    assert eventually(lambda: box.why(first).get("phase") == "running"), box.why(first)
+    assert box.says("mode", "enforce")
+    try:
+        job = box.job(*words, "--slip-class=auto")
+        assert eventually(lambda: box.where(job).startswith("RUNNING")), box.why(job)
+    finally:
+        assert box.says("mode", "advise")
+    assert eventually(lambda: box.why(job).get("phase") == "running"), box.why(job)
+    told = box.why(job)
+    assert (told["class"], told["role"], told["gpus"], told["slots"]) == ("auto", "guest", 0, 1)
+    assert box.where(job) != box.where(first)
+    shown = box.cluster.run("scontrol", "show", "job", job).stdout
+    assert "role=guest" in shown
 
 
 def test_all_daemons_gone_a_waiting_guest_starts_by_the_expiry(

@@ -10,7 +10,7 @@ import pytest
 
 from core_world import RULES, holds, looked, node, request, sight, token
 from slipstream.core.classes import JobClass, Mode, Role, Strength
-from slipstream.core.commands import Advise, Command, Save, Withdraw
+from slipstream.core.commands import Advise, Command, MakeGuest, Save, Withdraw
 from slipstream.core.estimate import Basis, Estimate
 from slipstream.core.events import ClusterSeen, NodeReported, TimerFired
 from slipstream.core.machine import Machine
@@ -182,6 +182,60 @@ def test_a_node_with_other_gpus_than_before_is_learnt_anew() -> None:
     gone = one.handle(ClusterSeen(at_s=5.0, nodes_gone=("n1",)))
     assert gone == [Withdraw(token(1))]
     assert reason_of(one) is Reason.NO_NODE_FITS
+
+
+# --- auto: a guest after a while ------------------------------------------------------------------
+
+
+def waits_long(one: Machine, asked: Request, at_s: float) -> list[Command]:
+    """It came at 3.0 and waits for a GPU; then time passes."""
+    one.handle(looked(3.0, sight("7", asked)))
+    return [it for it in one.handle(TimerFired(at_s)) if isinstance(it, MakeGuest)]
+
+
+AUTO = replace(request(1), job_class=JobClass.AUTO, may_be_guest=True)
+
+
+@pytest.mark.parametrize(
+    ("rules", "asked", "at_s", "made"),
+    [
+        pytest.param(ENFORCE, AUTO, 303.0, True, id="it is a guest after five minutes"),
+        pytest.param(ENFORCE, AUTO, 302.0, False, id="not before"),
+        pytest.param(RULES, AUTO, 303.0, False, id="not in mode advise"),
+        pytest.param(ENFORCE, replace(AUTO, may_be_guest=False), 303.0, False, id="it cannot be"),
+        pytest.param(ENFORCE, request(1), 303.0, False, id="shared: it asked for GPUs"),
+    ],
+)
+def test_an_auto_job_that_waits_long_is_a_guest(
+    rules: Rules, asked: Request, at_s: float, *, made: bool
+) -> None:
+    """The GPU is owned by one that shares: there is a seat, and no GPU."""
+    one = cluster(rules, node("n1", gpus=1, used=1), jobs=(holds("5", request(8), 0),))
+    found = waits_long(one, asked, at_s)
+    assert found == ([MakeGuest(token(1), "7", 1)] if made else [])
+    if not made and asked is AUTO and rules is ENFORCE:
+        assert one.wakes_at_s() == 303.0
+
+
+def test_without_a_seat_it_waits_on_for_gpus() -> None:
+    """The owner is plain; when it shares at last, or leaves, that is seen."""
+    one = cluster(ENFORCE, node("n1", gpus=1, used=1), jobs=(holds("5", None, 0),))
+    assert waits_long(one, AUTO, 400.0) == []
+    assert reason_of(one) is Reason.NO_FREE_GPU
+
+
+def test_a_swap_is_told_once_and_believed_when_it_is_seen() -> None:
+    """Until Slurm shows the new marker nothing more is said; then it is a guest like any other."""
+    one = cluster(ENFORCE, node("n1", gpus=1, used=1), jobs=(holds("5", request(8), 0),))
+    assert len(waits_long(one, AUTO, 303.0)) == 1
+    again = [it for it in one.handle(TimerFired(310.0)) if isinstance(it, MakeGuest)]
+    assert again == []
+    guest = replace(AUTO, role=Role.GUEST)
+    assert said(one.handle(looked(311.0, sight("7", guest)))) == {
+        token(1): (("n1",), Strength.REQUIRE)
+    }
+    told = [line.text for line in one.state.jobs["7"].story]
+    assert told.count("waited 300 s for GPUs: asks for guest seats") == 1
 
 
 # --- moves --------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from core_world import Field, full, node, place, request, sight
-from slipstream.core.classes import Per, Role
+from slipstream.core.classes import JobClass, Per, Role
 from slipstream.core.estimate import Estimate
 from slipstream.core.placement import Need, Placement, need_of, taken
 from slipstream.core.reasons import Reason
@@ -47,7 +47,7 @@ def owner(gpus: int = 1, nodes: int = 1) -> Need:
 
 def guest(seats: int = 1, nodes: int = 1) -> Need:
     """A guest with so many seats on each of so many nodes."""
-    return replace(owner(seats, nodes), role=Role.GUEST)
+    return replace(owner(seats, nodes), role=Role.GUEST, job_class=JobClass.OPPORTUNISTIC)
 
 
 def chosen(need: Need, cluster: Field, keep: tuple[str, ...] = ()) -> tuple[str, ...]:

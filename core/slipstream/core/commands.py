@@ -100,4 +100,13 @@ class Start:
     nodes: tuple[str, ...]
 
 
-Command: TypeAlias = Admit | Advise | Withdraw | Settle | Save | Requeue | Start
+@dataclass(frozen=True, slots=True)
+class MakeGuest:
+    """Let a waiting job ask for guest seats in place of GPUs, so many on each node."""
+
+    token: str
+    key: str
+    seats: int
+
+
+Command: TypeAlias = Admit | Advise | Withdraw | Settle | Save | Requeue | Start | MakeGuest

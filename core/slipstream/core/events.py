@@ -171,6 +171,7 @@ class StateRestored:
     groups: tuple[Group, ...] = ()
     moves: tuple[Saga, ...] = ()
     left: tuple[tuple[str, Left], ...] = ()
+    swapped: tuple[tuple[str, float], ...] = ()
 
 
 Event: TypeAlias = (

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, assert_never
 
-from slipstream.core import answers, events, moving
+from slipstream.core import answers, events, moving, swapping
 from slipstream.core.advice import Advice, advice_key
 from slipstream.core.classes import Role, Strength
 from slipstream.core.commands import Admit, Advise, Arrival, Settle, Withdraw
@@ -50,6 +50,7 @@ class Machine:
         self._left: Mapping[str, NodeSight] = {}
         self._mirror = Mirror(rules_of(self.state))
         self._stale = False
+        self._swap_at_s: float | None = None
 
     def handle(self, event: Event) -> list[Command]:  # noqa: C901, PLR0911, PLR0912 (a table)
         """Take in what happened and say what to do."""
@@ -109,7 +110,7 @@ class Machine:
         half_s = self.state.rules.lease_s / 2
         due = [advice.until_s - half_s for advice in self.state.advice.values()]
         due += map(moving.due_at_s, self.state.moves.values())
-        due += [] if self._mirror.stale_at_s is None else [self._mirror.stale_at_s]
+        due += [at_s for at_s in (self._mirror.stale_at_s, self._swap_at_s) if at_s is not None]
         due += [
             record.since_s + self._patience_s(record)
             for record in self.state.jobs.values()
@@ -162,6 +163,7 @@ class Machine:
         """A job is in Slurm's queue, as told by Slurm."""
         phase = PHASE_OF[sight.standing]
         record = self.state.jobs.get(sight.ref)
+        self._reread(sight)
         settled: list[Command] = []
         if record is not None and sight.request and not record.token:
             self.state.drop(sight.ref)  # it was marked after we first saw it
@@ -174,6 +176,15 @@ class Machine:
         self.state.put(moved)
         moving.seen(self.state, moved, at_s)
         return settled
+
+    def _reread(self, sight: JobSight) -> None:
+        """What a marker tells that a submission did not, or that has changed since."""
+        asked = sight.request
+        known = self.state.requests.get(asked.token) if asked else None
+        if asked and known:
+            self.state.requests[asked.token] = replace(
+                known, role=asked.role, may_be_guest=asked.may_be_guest
+            )
 
     def _first_seen(
         self, sight: JobSight, phase: Phase, at_s: float
@@ -292,7 +303,13 @@ class Machine:
         said = {one.advice_key for one in found.verdicts} if state.advising else set()
         for key in [key for key in state.advice if key not in said]:
             commands += self._withdrawn(key)
-        return commands + self._moves(at_s)
+        swaps, self._swap_at_s = swapping.swaps(
+            state,
+            found.verdicts,
+            lambda need: self._mirror.probe(need, self._left, at_s),
+            at_s,
+        )
+        return commands + swaps + self._moves(at_s)
 
     def _moves(self, at_s: float) -> list[Command]:
         """What the brain wants elsewhere goes there, if Slurm has room for it and it may."""

@@ -27,3 +27,5 @@ class Rules:
     """Each account's part of the GPUs, in any unit; nobody has a quota if nobody has a share."""
     guest_below_pct: float = 80.0
     """A GPU that is used more than that takes no further guest."""
+    guest_after_s: float = 300.0
+    """An `auto` job that has waited so long for GPUs is a guest, if there is a seat."""

@@ -35,6 +35,8 @@ class Request:
     """Whether it may be moved: not with --no-slip-move."""
     shares: bool = True
     """False: its user wants no guest on its GPUs."""
+    may_be_guest: bool = False
+    """Whether its GPUs can be swapped for seats while it waits; only its marker tells."""
     nodes_min: int = 1
     tasks: int = 1
     cpus_per_task: int = 1

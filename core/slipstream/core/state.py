@@ -41,6 +41,8 @@ class State:
     moves: dict[str, Saga] = field(default_factory=dict)
     """Under way, by the job's key."""
     left: dict[str, Left] = field(default_factory=dict)
+    swapped: dict[str, float] = field(default_factory=dict)
+    """Jobs that were to become guests, by their keys: when."""
     _keys_of: dict[str, dict[str, None]] = field(default_factory=dict)
     """The jobs of each token, in the order they came: arrays have thousands."""
     _topology: tuple[tuple[str, ...], tuple[Group, ...], Topology] | None = None
@@ -56,6 +58,7 @@ class State:
         record = self.jobs.pop(key, None)
         self.moves.pop(key, None)
         self.left.pop(key, None)
+        self.swapped.pop(key, None)
         if record and record.token:
             keys = self._keys_of[record.token]
             del keys[key]
@@ -102,6 +105,7 @@ class State:
             groups=self.groups,
             moves=tuple(self.moves.values()),
             left=tuple(self.left.items()),
+            swapped=tuple(self.swapped.items()),
         )
 
 
@@ -119,6 +123,7 @@ def restored(event: StateRestored) -> State:
         groups=event.groups,
         moves={move.key: move for move in event.moves},
         left=dict(event.left),
+        swapped=dict(event.swapped),
     )
     for record in event.jobs:
         state.put(record)

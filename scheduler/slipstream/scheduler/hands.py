@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is done to jobs in Slurm for a move: requeue, and let it start again. Seldom, and with care.
+"""What is done to jobs in Slurm: requeue and start them for a move, swap GPUs for seats. With care.
 
 Requeues are expensive for Slurm: at most a few in a second, whoever wants them.
 """
@@ -12,19 +12,24 @@ from typing import TYPE_CHECKING, Final
 
 from slipstream.scheduler.sink import SinkError
 from slipstream.slurm_plugin.errors import Kind, SlurmError
+from slipstream.slurm_plugin.gres import Gres
 from slipstream.slurm_plugin.identity import parse_job_ref
 from slipstream.slurm_plugin.records import each_task
-from slipstream.slurm_plugin.soft_hold import Bind, update_for
+from slipstream.slurm_plugin.requests import JobUpdate
+from slipstream.slurm_plugin.soft_hold import Bind, Hold, update_for
+from slipstream.slurm_plugin.states import JobState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from slipstream.core.commands import Requeue, Start
+    from slipstream.core.commands import MakeGuest, Requeue, Start
     from slipstream.slurm_plugin.protocol import Slurm
     from slipstream.slurm_plugin.records import Job
 
 _LOG = logging.getLogger(__name__)
 _REQUEUES_PER_S: Final = 5
+_SWAP_S: Final = 30
+"""How long a job is kept from starting while its GPUs become seats."""
 
 
 class Hands:
@@ -37,7 +42,9 @@ class Hands:
         nudge: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
+        now: Callable[[], float] = time.time,
     ) -> None:
+        self._now = now
         self._slurm = slurm
         self._jobs = jobs
         self._nudge = nudge
@@ -58,12 +65,33 @@ class Hands:
 
         The marker says that the binding is ours: should Slurm requeue it later, it is let go.
         """
-        found = (job for job in each_task(self._jobs()) if str(job.ref) == command.key)
-        job = next(found, None)
-        if job is None:
-            raise SinkError(f"job {command.key} is not in the queue")
+        job = self._named(command.key)
         change = update_for(job, Bind(command.nodes))
         self._do("started", lambda: self._slurm.update(job.ref, change))
+
+    def make_guest(self, command: MakeGuest) -> None:
+        """Swap the GPUs a waiting job asks for by seats, and its role in the marker.
+
+        It takes Slurm two requests, between which it asks for nothing: so it is held meanwhile, by
+        a soft hold that whoever keeps jobs to their advice takes over, and that ends by itself.
+        """
+        job = self._named(command.key)
+        rest = [gres for gres in job.asked.per_node if gres.name not in ("gpu", "slot")]
+        if job.state is not JobState.PENDING or not job.asked.per_node:
+            raise SinkError(f"job {command.key} does not wait for GPUs of a node")
+        hold = update_for(job, Hold(int(self._now()) + _SWAP_S))
+        marked = (hold.admin_comment or "").replace(" role=owner ", " role=guest ")
+        seats = (*rest, Gres("slot", count=command.seats))
+        change = JobUpdate(gres_per_node=seats, admin_comment=marked)
+        self._do("held", lambda: self._slurm.update(job.ref, hold))
+        self._do("given seats", lambda: self._slurm.update(job.ref, change))
+
+    def _named(self, key: str) -> Job:
+        found = (job for job in each_task(self._jobs()) if str(job.ref) == key)
+        job = next(found, None)
+        if job is None:
+            raise SinkError(f"job {key} is not in the queue")
+        return job
 
     def _do(self, what: str, deed: Callable[[], None]) -> None:
         try:

@@ -54,6 +54,7 @@ def request_of(job: Job) -> Request | None:
             weight=int(words.get("weight", "1")),
             shares=words.get("share") != "no",
             moves=words.get("move") != "no",
+            may_be_guest=words.get("guest") == "may",
             nodes_min=max(1, job.node_count),
             tasks=max(1, job.task_count),
             cpus_per_task=max(1, job.cpus // max(1, job.task_count)),

@@ -60,6 +60,8 @@ class Settings:
     arrival_s: float = 60.0
     guest_below_pct: float = 80.0
     """A GPU that is used more than that over 10 s takes no further guest."""
+    guest_after_s: float = 300.0
+    """An `auto` job that has waited so long for GPUs becomes a guest (mode enforce)."""
     shares: Shares = ()
     """Each account's part of the GPUs: guaranteed jobs own no more; none: no quotas."""
     poll_fastest_s: float = 0.25
@@ -101,6 +103,7 @@ class Settings:
             arrival_s=self.arrival_s,
             shares=self.shares,
             guest_below_pct=self.guest_below_pct,
+            guest_after_s=self.guest_after_s,
         )
 
 
