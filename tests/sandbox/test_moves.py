@@ -126,7 +126,7 @@ def test_a_training_leaves_a_drained_node_by_itself(
         box.run("scontrol", "update", f"NodeName={before}", "State=RESUME")
         assert slipstream(box, "mode", "advise")
     assert node_of(box, job) != before
-    assert "its node takes no more jobs" in story(box, job)
+    assert "its node is to be empty" in story(box, job)
     wait_for(box, job)
     assert_nothing_lost(tmp_path / "job", undisturbed)
 

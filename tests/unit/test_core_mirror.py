@@ -253,7 +253,7 @@ def moved(commands: list[Command]) -> list[str]:
     return [one.job_id for one in commands if isinstance(one, Save)]
 
 
-DRAINED = replace(node("n1", gpus=1, used=1), takes_jobs=False)
+DRAINED = replace(node("n1", gpus=1, used=1), takes_jobs=False, drained=True)
 
 
 @pytest.mark.parametrize(
@@ -280,7 +280,16 @@ def test_a_drained_node_is_left(
     assert moved(one.handle(looked(3.0, nodes=(DRAINED,)))) == job
     if job:
         assert one.state.moves["5"].target == ("n2",)
-        assert one.state.jobs["5"].story[-1].text == "moves to n2: its node takes no more jobs"
+        assert one.state.jobs["5"].story[-1].text == "moves to n2: its node is to be empty"
+
+
+def test_nobody_is_taken_from_a_node_that_does_not_answer() -> None:
+    """It takes no jobs, but nobody wants it empty: a requeue would hang on it."""
+    seen, told = trained(request(1))
+    one = cluster(ENFORCE, node("n1", gpus=1, used=1), node("n2", gpus=1), jobs=(seen,))
+    one.handle(told)
+    silent = replace(DRAINED, drained=False)
+    assert moved(one.handle(looked(3.0, nodes=(silent,)))) == []
 
 
 def test_a_pair_is_taken_apart_when_a_gpu_stays_free() -> None:

@@ -315,7 +315,7 @@ class Machine:
         """What the brain wants elsewhere goes there, if Slurm has room for it and it may."""
         commands: list[Command] = []
         for key, nodes in self._mirror.moves:
-            if len(self.state.moves) >= moving.MOST_AT_ONCE:
+            if len(self.state.moves) >= moving.MOST_AT_ONCE or self.state.slurm_away:
                 break
             found = moving.target_for(
                 self.state,
@@ -335,8 +335,8 @@ class Machine:
     def _why_move(self, key: str) -> str:
         sight = self.state.jobs[key].sight
         here = [self.state.nodes.get(name) for name in (sight.nodes if sight else ())]
-        leaves = any(node is None or not node.takes_jobs for node in here)
-        return "its node takes no more jobs" if leaves else "GPUs are free there"
+        leaves = any(node is not None and node.drained for node in here)
+        return "its node is to be empty" if leaves else "GPUs are free there"
 
     def _advised(self, verdict: Verdict, at_s: float) -> list[Command]:
         """Say where one job should start or wait, unless that was said and still holds."""

@@ -37,6 +37,8 @@ class Request:
     """False: its user wants no guest on its GPUs."""
     may_be_guest: bool = False
     """Whether its GPUs can be swapped for seats while it waits; only its marker tells."""
+    elastic: tuple[int, int] | None = None
+    """With how many GPUs it can train, least and most."""
     nodes_min: int = 1
     tasks: int = 1
     cpus_per_task: int = 1
@@ -98,6 +100,8 @@ class NodeSight:
 
     name: str
     takes_jobs: bool = True
+    drained: bool = False
+    """Somebody wants it empty. One that does not answer takes no jobs either, and is waited for."""
     state: str = ""
     partitions: tuple[str, ...] = ()
     gpus: int = 0

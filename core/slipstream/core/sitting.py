@@ -96,6 +96,7 @@ def node_seen(
         memory_mib=max((gpu.memory_mib for gpu in uses), default=0),
         seats=node.slots // node.gpus if node.gpus else 0,
         takes_jobs=node.takes_jobs,
+        drained=node.drained,
         sitters=tuple(sitters),
     )
 

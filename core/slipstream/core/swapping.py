@@ -34,7 +34,7 @@ def swaps(
     """Who is a guest from now on; and when the next one has waited long enough."""
     commands: list[Command] = []
     due_s: float | None = None
-    if not state.advising or state.mode is not Mode.ENFORCE:
+    if not state.advising or state.mode is not Mode.ENFORCE or state.slurm_away:
         return commands, due_s
     for verdict in verdicts:
         record = verdict.record

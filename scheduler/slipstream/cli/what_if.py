@@ -139,6 +139,7 @@ def _ask(job: Mapping[str, Any]) -> Ask:
         use_pct=estimate.get("gpu_use_pct", 100.0),
         memory_mib=estimate.get("gpu_memory_mib") or 0,
         family=job["name"],
+        elastic_max=(job["elastic"] or (0, 0))[1],
         restorable=bool((job["training"] or {}).get("restorable")),
     )
 

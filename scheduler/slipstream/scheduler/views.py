@@ -53,6 +53,7 @@ def job(state: State, record: JobRecord, training: Mapping[str, Training]) -> Vi
         "gpus_asked": f"{request.gpus.per}:{request.gpus.count}" if request else None,
         "gpus_in_all": need.seats_in_all if need else None,
         "estimate": _estimate(request),
+        "elastic": list(request.elastic) if request and request.elastic else None,
         "gpus": sight.gpus if sight else 0,
         "slots": sight.slots if sight else 0,
         "phase": record.phase,

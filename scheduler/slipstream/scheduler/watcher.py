@@ -122,6 +122,7 @@ def node_sight_of(node: Node) -> NodeSight:
     return NodeSight(
         name=node.name,
         takes_jobs=node.takes_jobs,
+        drained=node.drained,
         state=str(node.state),
         partitions=node.partitions,
         gpus=total(node.gres, "gpu"),

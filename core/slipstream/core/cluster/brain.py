@@ -126,7 +126,7 @@ class Brain(Floor):
     def _round_ended(self, waiting: int) -> None:
         """Who sits may move to what nobody who waits could have."""
         looked_at, self._looked_at = self._looked_at or set(), set()
-        for node in sorted(self.ground.closed & looked_at):
+        for node in sorted(self.ground.drained & looked_at):
             self._mover.leave(node)
         if not waiting:
             self._mover.after(looked_at)

@@ -55,6 +55,8 @@ class NodeSeen:
     seats: int = 0
     """Guests each GPU has seats for; 0: as the rules say."""
     takes_jobs: bool = True
+    drained: bool = False
+    """Those on it are to leave if they can."""
     sitters: tuple[Sitter, ...] = ()
 
 

@@ -48,7 +48,9 @@ class Ground:
         """GPUs of the largest node."""
         self.topology = Topology(())
         self.closed: set[int] = set()
-        """Nodes that are drained."""
+        """Nodes that take no jobs."""
+        self.drained: set[int] = set()
+        """Those of them that somebody wants empty, as far as it was seen."""
         self.reserved: dict[int, int] = {}
         """Nodes kept for a guaranteed gang, by the number of that job."""
         self._kept: dict[int, tuple[int, ...]] = {}
@@ -106,6 +108,10 @@ class Ground:
             self.closed.discard(node)
         else:
             self.closed.add(node)
+        if event.drained:
+            self.drained.add(node)
+        else:
+            self.drained.discard(node)
 
     def has_seat(self, gpu: int) -> bool:
         """Whether one more could be on a GPU, as far as seats go."""
