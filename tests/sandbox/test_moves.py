@@ -44,11 +44,12 @@ def until(box: Sandbox, job: str, condition: Callable[[], object]) -> None:
         time.sleep(0.5)
 
 
-def trains(box: Sandbox, folder: Path, *words: str) -> str:
+def trains(box: Sandbox, folder: Path, *, slip_class: str = "shared", gres: str = "gpu:1") -> str:
     """The training with the two lines as a job; returns once it can be restored."""
     folder.mkdir()
     script = f"export LOSSES={folder}/losses; exec {shlex.join([sys.executable, SCRIPT, *WORDS])}"
-    job = sbatch(box, folder / "out", "--slip-class=shared", "--gres=gpu:1", *words, script=script)
+    words = (f"--slip-class={slip_class}", f"--gres={gres}")
+    job = sbatch(box, folder / "out", *words, script=script)
     until(box, job, lambda: told(box, job).get("restorable"))
     return job
 
@@ -108,6 +109,20 @@ def test_a_scheduler_killed_over_a_move_goes_on_with_it(
     box.kill("scheduler")
     box.revive()
     until(box, job, lambda: "moved, " in story(box, job))
+    wait_for(box, job)
+    assert_nothing_lost(tmp_path / "job", undisturbed)
+
+
+def test_an_auto_guest_owns_the_gpu_it_moves_to(
+    box: Sandbox, tmp_path: Path, undisturbed: list[str]
+) -> None:
+    """Its seat becomes a GPU while it waits for its start: nobody sits beside it any more."""
+    job = trains(box, tmp_path / "job", slip_class="auto", gres="slot:1")
+    assert why(box, job)["role"] == "guest"
+    assert slipstream(box, "move", job)
+    until(box, job, lambda: "moved, " in story(box, job))
+    told = why(box, job)
+    assert (told["role"], told["gpus"], told["slots"]) == ("owner", 1, 0)
     wait_for(box, job)
     assert_nothing_lost(tmp_path / "job", undisturbed)
 

@@ -10,9 +10,9 @@ import pytest
 
 from core_world import RULES, holds, looked, node, request, sight, token
 from slipstream.core.classes import JobClass, Mode, Role, Strength
-from slipstream.core.commands import Advise, Command, MakeGuest, Save, Withdraw
+from slipstream.core.commands import Advise, Command, MakeGuest, Save, Start, Withdraw
 from slipstream.core.estimate import Basis, Estimate
-from slipstream.core.events import ClusterSeen, NodeReported, TimerFired
+from slipstream.core.events import ClusterSeen, JobSaved, MoveAsked, NodeReported, TimerFired
 from slipstream.core.machine import Machine
 from slipstream.core.reasons import Reason
 from slipstream.core.sights import GpuUse, JobSight, NodeSight, Request, Training
@@ -310,3 +310,41 @@ def test_a_pair_is_taken_apart_when_a_gpu_stays_free() -> None:
     busy = looked(902.0, sight("7", request(3)), nodes=(freed,))
     assert moved(one.handle(busy)) == []  # it is for the one who waits
     assert moved(one.handle(looked(903.0, gone=("7",), nodes=(replace(freed, cpus=33),)))) == ["6"]
+
+
+@pytest.mark.parametrize(
+    ("rules", "asked", "node2", "gpus"),
+    [
+        pytest.param(ENFORCE, JobClass.AUTO, node("n2", gpus=1), 1, id="auto: it owns the GPU"),
+        pytest.param(
+            ENFORCE, JobClass.OPPORTUNISTIC, node("n2", gpus=1), 0, id="a guest stays one"
+        ),
+        pytest.param(
+            replace(HALVES, mode=Mode.ENFORCE), JobClass.AUTO, node("n2", gpus=1), 0, id="no quota"
+        ),
+        pytest.param(
+            ENFORCE, JobClass.AUTO, node("n2", gpus=1, used=1), 0, id="the GPU has an owner"
+        ),
+    ],
+)
+def test_an_auto_guest_that_moves_owns_where_it_goes(
+    rules: Rules, asked: JobClass, node2: NodeSight, gpus: int
+) -> None:
+    """If the GPU there and its quota are free; else it sits there as it sat here."""
+    guest = replace(request(2, role=Role.GUEST), job_class=asked, account="lab")
+    seen = of("lab", replace(holds("6", guest), number=6, slots=1))
+    owner = of("lab", holds("5", replace(request(1), job_class=JobClass.GUARANTEED), 0))
+    jobs = [owner, seen]
+    if node2.gpus_used:
+        jobs.append(holds("8", request(8), 0, name="n2"))
+    one = cluster(rules, node("n1", gpus=1, used=1, slots_used=1), node2, jobs=tuple(jobs))
+    told = Training(ref="6", phase="training", minibatch=9, restorable=True)
+    one.handle(NodeReported(at_s=3.0, node="n1", jobs=(told,)))
+    asked_for = MoveAsked(at_s=4.0, key="6", nodes=("n2",), why="repair", forced=True)
+    assert moved(one.handle(asked_for)) == ["6"]
+    one.handle(JobSaved(at_s=5.0, node="n1", job_id="6", number=1))
+    left = replace(sight("6", guest, reason="BeginTime"), number=6, account="lab")
+    started = [it for it in one.handle(looked(6.0, left)) if isinstance(it, Start)]
+    assert started == [Start(token(2), "6", 1, ("n2",), gpus)]
+    said_so = ", as owner" in "".join(line.text for line in one.state.jobs["6"].story)
+    assert said_so is bool(gpus)

@@ -98,6 +98,8 @@ class Start:
     key: str
     number: int
     nodes: tuple[str, ...]
+    gpus: int = 0
+    """Of each node, if it owns them from now on instead of sitting beside others."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,13 +10,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, assert_never
 
-from slipstream.core import answers, events, moving, swapping
+from slipstream.core import answers, events, moving, proposals, swapping
 from slipstream.core.advice import Advice, advice_key
 from slipstream.core.classes import Role, Strength
 from slipstream.core.commands import Admit, Advise, Arrival, Settle, Withdraw
 from slipstream.core.mirror import Mirror, rules_of
 from slipstream.core.moves import Stage
-from slipstream.core.placement import Placement, given
+from slipstream.core.placement import Placement
 from slipstream.core.planning import Planner, Verdict
 from slipstream.core.reasons import Reason
 from slipstream.core.records import PHASE_OF, JobRecord, Phase, unseen_key
@@ -261,7 +261,9 @@ class Machine:
 
     def _asked_to_move(self, event: events.MoveAsked) -> list[Command]:
         found = self.where_to(event.key, event.nodes, event.at_s, forced=event.forced)
-        return moving.begin(self.state, event, found) if isinstance(found, Placement) else []
+        if not isinstance(found, Placement):
+            return []
+        return proposals.begun(self.state, self._mirror, self._left, event, found)
 
     def _patience_s(self, record: JobRecord) -> float:
         return (
@@ -309,34 +311,7 @@ class Machine:
             lambda need: self._mirror.probe(need, self._left, at_s),
             at_s,
         )
-        return commands + swaps + self._moves(at_s)
-
-    def _moves(self, at_s: float) -> list[Command]:
-        """What the brain wants elsewhere goes there, if Slurm has room for it and it may."""
-        commands: list[Command] = []
-        for key, nodes in self._mirror.moves:
-            if len(self.state.moves) >= moving.MOST_AT_ONCE or self.state.slurm_away:
-                break
-            found = moving.target_for(
-                self.state,
-                lambda need: given(need, self._left, need.only_nodes),
-                key,
-                nodes,
-                at_s,
-                forced=False,
-            )
-            if isinstance(found, Placement):
-                why = self._why_move(key)
-                asked = events.MoveAsked(at_s=at_s, key=key, nodes=nodes, why=why)
-                commands += moving.begin(self.state, asked, found)
-        self._mirror.moves.clear()
-        return commands
-
-    def _why_move(self, key: str) -> str:
-        sight = self.state.jobs[key].sight
-        here = [self.state.nodes.get(name) for name in (sight.nodes if sight else ())]
-        leaves = any(node is not None and node.drained for node in here)
-        return "its node is to be empty" if leaves else "GPUs are free there"
+        return commands + swaps + proposals.moves(state, self._mirror, self._left, at_s)
 
     def _advised(self, verdict: Verdict, at_s: float) -> list[Command]:
         """Say where one job should start or wait, unless that was said and still holds."""

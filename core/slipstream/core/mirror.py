@@ -146,6 +146,11 @@ class Mirror:
                 good.append(name)
         return waits_at(room, good)
 
+    def may_own(self, ref: str) -> bool:
+        """Whether a job's account has room for it in its quota."""
+        job = self.brain.jobs.get(ref)
+        return job is not None and self.brain.tenants.may_own(job)
+
     def ended(self, at_s: float, waiting: int) -> None:
         """All who wait have come; so many of them found no seat."""
         self._tell(events.RoundEnded(at_s, waiting))

@@ -39,6 +39,8 @@ class Saga:
     number: int
     origin: tuple[str, ...]
     target: tuple[str, ...]
+    gpus: int = 0
+    """Of each node, if it is to own them there: an upgrade."""
     stage: Stage = Stage.SAVING
     asked_at_s: float
     since_s: float

@@ -71,8 +71,8 @@ def target_for(  # noqa: PLR0911 (one for each way a job does not move)
     return probe(replace(need, only_nodes=nodes, excluded_nodes=away))
 
 
-def begin(state: State, event: MoveAsked, found: Placement) -> list[Command]:
-    """Ask the job's node to save it."""
+def begin(state: State, event: MoveAsked, found: Placement, gpus: int = 0) -> list[Command]:
+    """Ask the job's node to save it; with `gpus` it is to own so many of each node there."""
     record = state.jobs[event.key]
     assert record.sight is not None  # noqa: S101 (target_for has looked)
     left = state.left.get(event.key)
@@ -83,11 +83,13 @@ def begin(state: State, event: MoveAsked, found: Placement) -> list[Command]:
         number=left.number + 1 if left else 1,
         origin=record.sight.nodes,
         target=found.nodes,
+        gpus=gpus,
         asked_at_s=event.at_s,
         since_s=event.at_s,
     )
     state.moves[move.key] = move
-    _tell(state, move.key, event.at_s, f"moves to {','.join(move.target)}: {event.why}")
+    to = ",".join(move.target) + (", as owner" if gpus else "")
+    _tell(state, move.key, event.at_s, f"moves to {to}: {event.why}")
     return [Save(move.token, move.job_id, move.origin[0], move.number)]
 
 
@@ -137,7 +139,7 @@ def starts(state: State, at_s: float) -> list[Command]:
         record = state.jobs.get(move.key)
         if move.stage is Stage.LEAVING and record and record.phase is Phase.WAITING:
             state.moves[move.key] = move.at(Stage.PLACING, at_s)
-            commands.append(Start(move.token, move.key, move.number, move.target))
+            commands.append(Start(move.token, move.key, move.number, move.target, move.gpus))
     return commands
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from slipstream.scheduler.sink import SinkError
@@ -67,6 +68,8 @@ class Hands:
         """
         job = self._named(command.key)
         change = update_for(job, Bind(command.nodes))
+        if command.gpus:
+            change = _swapped(job, change, "slot", Gres("gpu", count=command.gpus))
         self._do("started", lambda: self._slurm.update(job.ref, change))
 
     def make_guest(self, command: MakeGuest) -> None:
@@ -76,13 +79,11 @@ class Hands:
         a soft hold that whoever keeps jobs to their advice takes over, and that ends by itself.
         """
         job = self._named(command.key)
-        rest = [gres for gres in job.asked.per_node if gres.name not in ("gpu", "slot")]
         if job.state is not JobState.PENDING or not job.asked.per_node:
             raise SinkError(f"job {command.key} does not wait for GPUs of a node")
         hold = update_for(job, Hold(int(self._now()) + _SWAP_S))
-        marked = (hold.admin_comment or "").replace(" role=owner ", " role=guest ")
-        seats = (*rest, Gres("slot", count=command.seats))
-        change = JobUpdate(gres_per_node=seats, admin_comment=marked)
+        marked = JobUpdate(admin_comment=hold.admin_comment)
+        change = _swapped(job, marked, "gpu", Gres("slot", count=command.seats))
         self._do("held", lambda: self._slurm.update(job.ref, hold))
         self._do("given seats", lambda: self._slurm.update(job.ref, change))
 
@@ -101,3 +102,11 @@ class Hands:
                 raise SinkError(f"it could not be {what}: {error}") from error
             _LOG.warning("whether a job was %s is not known: %s", what, error)
         self._nudge()
+
+
+def _swapped(job: Job, change: JobUpdate, gone: str, gres: Gres) -> JobUpdate:
+    """The same change, with GPUs for seats or seats for GPUs, and the role in the marker."""
+    rest = tuple(one for one in job.asked.per_node if one.name != gone)
+    was, now = ("guest", "owner") if gone == "slot" else ("owner", "guest")
+    marked = (change.admin_comment or "").replace(f" role={was} ", f" role={now} ")
+    return replace(change, gres_per_node=(*rest, gres), admin_comment=marked)
