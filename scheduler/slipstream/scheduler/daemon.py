@@ -135,7 +135,13 @@ class Daemon:
             self._tell,
             self._journal_failed,
             Deeds(
-                self._orders, Hands(slurm, lambda: self._poller.snapshot().jobs, self._poller.nudge)
+                self._orders,
+                Hands(
+                    slurm,
+                    lambda: self._poller.snapshot().jobs,
+                    self._poller.nudge,
+                    alone=self._hold.alone,
+                ),
             ),
         )
         self._engine = Engine(

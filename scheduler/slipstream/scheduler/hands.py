@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
@@ -22,6 +23,7 @@ from slipstream.slurm_plugin.states import JobState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+    from contextlib import AbstractContextManager
 
     from slipstream.core.commands import MakeGuest, Requeue, Start
     from slipstream.slurm_plugin.protocol import Slurm
@@ -34,7 +36,17 @@ _SWAP_S: Final = 30
 
 
 class Hands:
-    """Carries out what only Slurm can do. Raises `SinkError` where Slurm would not."""
+    """Carries out what only Slurm can do. Raises `SinkError` where Slurm would not.
+
+    Args:
+        slurm: who does it.
+        jobs: as they were last seen.
+        nudge: asks for another look.
+        clock: to keep requeues apart.
+        sleep: the same.
+        now: the date, for starts.
+        alone: keeps others who write markers away meanwhile.
+    """
 
     def __init__(
         self,
@@ -44,8 +56,10 @@ class Hands:
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
         now: Callable[[], float] = time.time,
+        alone: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
         self._now = now
+        self._alone = alone
         self._slurm = slurm
         self._jobs = jobs
         self._nudge = nudge
@@ -70,7 +84,8 @@ class Hands:
         change = update_for(job, Bind(command.nodes))
         if command.gpus:
             change = _swapped(job, change, "slot", Gres("gpu", count=command.gpus))
-        self._do("started", lambda: self._slurm.update(job.ref, change))
+        with self._alone():
+            self._do("started", lambda: self._slurm.update(job.ref, change))
 
     def make_guest(self, command: MakeGuest) -> None:
         """Swap the GPUs a waiting job asks for by seats, and its role in the marker.
@@ -84,8 +99,9 @@ class Hands:
         hold = update_for(job, Hold(int(self._now()) + _SWAP_S))
         marked = JobUpdate(admin_comment=hold.admin_comment)
         change = _swapped(job, marked, "gpu", Gres("slot", count=command.seats))
-        self._do("held", lambda: self._slurm.update(job.ref, hold))
-        self._do("given seats", lambda: self._slurm.update(job.ref, change))
+        with self._alone():
+            self._do("held", lambda: self._slurm.update(job.ref, hold))
+            self._do("given seats", lambda: self._slurm.update(job.ref, change))
 
     def _named(self, key: str) -> Job:
         found = (job for job in each_task(self._jobs()) if str(job.ref) == key)
@@ -106,7 +122,7 @@ class Hands:
 
 def _swapped(job: Job, change: JobUpdate, gone: str, gres: Gres) -> JobUpdate:
     """The same change, with GPUs for seats or seats for GPUs, and the role in the marker."""
-    rest = tuple(one for one in job.asked.per_node if one.name != gone)
+    rest = tuple(one for one in job.asked.per_node if one.name not in ("gpu", "slot"))
     was, now = ("guest", "owner") if gone == "slot" else ("owner", "guest")
     marked = (change.admin_comment or "").replace(f" role={was} ", f" role={now} ")
     return replace(change, gres_per_node=(*rest, gres), admin_comment=marked)
