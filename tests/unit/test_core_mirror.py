@@ -14,6 +14,8 @@ from slipstream.core.commands import Advise, Command, MakeGuest, Save, Start, Wi
 from slipstream.core.estimate import Basis, Estimate
 from slipstream.core.events import ClusterSeen, JobSaved, MoveAsked, NodeReported, TimerFired
 from slipstream.core.machine import Machine
+from slipstream.core.placement import need_of
+from slipstream.core.planning import Refusals
 from slipstream.core.reasons import Reason
 from slipstream.core.sights import GpuUse, JobSight, NodeSight, Request, Training
 
@@ -137,6 +139,18 @@ def test_a_guest_joins_an_owner_that_leaves_room(
     one = cluster(RULES, node("n1", gpus=1, used=1), jobs=(holds("5", request(8), 0),))
     one.handle(told)
     assert said(one.handle(looked(3.0, sight("7", asked)))) == {token(1): (nodes, Strength.REQUIRE)}
+
+
+def test_who_wants_more_of_the_same_is_refused_without_a_look() -> None:
+    """And who wants less is looked at."""
+    refused, need = Refusals(), need_of(known(2_000, 50.0))
+    assert need
+    refused.add(need, Reason.NO_GUEST_SEAT)
+    assert refused.of(replace(need, gpu_memory_mib=3_000)) is Reason.NO_GUEST_SEAT
+    assert refused.of(replace(need, gpu_memory_mib=3_000, gpu_use_pct=40.0)) is None
+    assert refused.of(replace(need, seats=2)) is None
+    refused.add(need, Reason.NO_FREE_CPU_OR_MEMORY)
+    assert refused.of(replace(need, gpu_memory_mib=1)) is Reason.NO_FREE_CPU_OR_MEMORY
 
 
 def test_a_site_may_let_guests_join_anybody() -> None:

@@ -250,11 +250,13 @@ def test_nearness_is_worth_an_empty_node_only_to_a_job_that_sends_much() -> None
 
 def test_what_a_job_sends_comes_from_its_estimate() -> None:
     """Nothing estimated is nothing known."""
-    told = need_of(replace(request(), estimate=Estimate(network_mbps=120.0)))
-    unknown = need_of(replace(request(), estimate=Estimate()))
+    told = need_of(replace(request(nodes=2), estimate=Estimate(network_mbps=120.0)))
+    unknown = need_of(replace(request(nodes=2), estimate=Estimate()))
     assert told
     assert unknown
     assert (told.mbps, unknown.mbps) == (120.0, None)
+    alone = need_of(replace(request(), estimate=Estimate(network_mbps=120.0)))
+    assert alone == need_of(request())  # on one node it does not count: they need the same
 
 
 def test_tasks_with_roles_have_a_node_each() -> None:

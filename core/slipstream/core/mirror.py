@@ -10,6 +10,7 @@ brain: it is told everything anew.
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from slipstream.core.classes import Mode, Role
@@ -20,7 +21,15 @@ from slipstream.core.cluster.commands import Move
 from slipstream.core.cluster.jobs import Standing
 from slipstream.core.cluster.rules import ClusterRules, Rule
 from slipstream.core.network.gangs import SERVERS
-from slipstream.core.placement import Placement, Room, keeps, room_for, waits_at, with_hosts
+from slipstream.core.placement import (
+    MOST_NAMED,
+    Placement,
+    Room,
+    keeps,
+    room_for,
+    waits_at,
+    with_hosts,
+)
 from slipstream.core.reasons import Reason
 from slipstream.core.seats import Crowd, crowds
 from slipstream.core.sitting import felt, node_seen
@@ -137,14 +146,14 @@ class Mirror:
         room = room_for(need, nodes)
         if isinstance(room, Reason):
             return None
-        one = replace(room, shape=replace(room.shape, nodes=("",)))
-        good = []
-        for name in sorted(room.seated):
-            alone = replace(one, whole=frozenset({name}))
-            if isinstance(self._come(_PROBE, need, alone, at_s, ()), Placement):
-                self._tell(events.JobLeft(at_s, _PROBE))
-                good.append(name)
-        return waits_at(room, good)
+        brain, known = self.brain, self.brain.ground.node_at
+        job = brain.imagined(self._ask(_PROBE, need, replace(room, whole=room.seated), at_s, ()))
+        good = (
+            name
+            for name in sorted(room.seated)
+            if name in known and brain.seating.picked(job, known[name], at_s, job.ask.each)
+        )
+        return waits_at(room, list(islice(good, MOST_NAMED)))
 
     def may_own(self, ref: str) -> bool:
         """Whether a job's account has room for it in its quota."""
@@ -162,9 +171,25 @@ class Mirror:
         shape = room.shape
         if len(room.whole) < len(shape.nodes):
             return Reason.NO_FREE_CPU_OR_MEMORY
+        ask = self._ask(ref, need, room, at_s, before)
+        if not ask.gpus:
+            return Reason.NO_NODE_FITS
+        self._tell(events.JobCame(at_s, ask))
+        job, ground = self.brain.jobs[ref], self.brain.ground
+        if job.standing is not Standing.SEATED:
+            reason = job.reason
+            self._tell(events.JobLeft(at_s, ref))
+            return reason
+        names = dict.fromkeys(ground.names[ground.node_of[gpu]] for gpu in job.gpus)
+        assert self._topology is not None  # noqa: S101 (look was called)
+        return with_hosts(replace(shape, nodes=tuple(names)), need, self._topology)
+
+    def _ask(self, ref: str, need: Need, room: Room, at_s: float, before: Sequence[str]) -> Ask:
+        """The job as the brain knows it: who wants more seats than GPUs gets all of them."""
+        shape = room.shape
         known, gpus_of = self.brain.ground.node_at, self.brain.ground.gpus_of
         most = max((len(gpus_of[known[name]]) for name in room.whole if name in known), default=0)
-        ask = Ask(
+        return Ask(
             ref=ref,
             tenant=need.account,
             gpus=len(shape.nodes) * min(shape.seats_per_node, most),
@@ -180,17 +205,6 @@ class Mirror:
             mbps=need.mbps,
             servers=any(name in SERVERS for name, _ in need.roles),
         )
-        if not ask.gpus:
-            return Reason.NO_NODE_FITS
-        self._tell(events.JobCame(at_s, ask))
-        job, ground = self.brain.jobs[ref], self.brain.ground
-        if job.standing is not Standing.SEATED:
-            reason = job.reason
-            self._tell(events.JobLeft(at_s, ref))
-            return reason
-        names = dict.fromkeys(ground.names[ground.node_of[gpu]] for gpu in job.gpus)
-        assert self._topology is not None  # noqa: S101 (look was called)
-        return with_hosts(replace(shape, nodes=tuple(names)), need, self._topology)
 
     def _is_rebuilt(self, nodes: Mapping[str, NodeSight]) -> bool:
         """Whether a node has another number of GPUs than it had: nobody knows which are which."""

@@ -22,8 +22,9 @@ if TYPE_CHECKING:
     from slipstream.core.sights import JobSight, NodeSight, Request
     from slipstream.core.topology import Topology
 
-_MOST_NAMED: Final = 64
+MOST_NAMED: Final = 64
 """Nodes a guest is told to wait for: they must fit into one record of the advice board."""
+_MEMORY_PART_MIB: Final = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,12 +88,16 @@ def need_of(request: Request, sight: JobSight | None = None) -> Need | None:
         return None
     partition = (sight.partition if sight else "") or request.partition
     per_task = request.tasks if request.gpus.per is Per.TASK else 1
-    estimate = request.estimate if request.estimate and request.estimate.is_known else None
+    nodes = max(1, request.nodes_min)
+    # Jobs that need the same are looked for once: what does not count for a job is left out.
+    known = request.estimate if request.estimate and request.estimate.is_known else None
+    guest = request.role is Role.GUEST
+    several = nodes > 1 or request.gpus.per is not Per.NODE
     return Need(
         role=request.role,
         seats=request.gpus.count * per_task,
         spread=request.gpus.per is not Per.NODE,
-        nodes=max(1, request.nodes_min),
+        nodes=nodes,
         tasks=max(1, request.tasks),
         cpus_per_task=max(1, request.cpus_per_task),
         memory_mib_per_node=request.memory_mib_per_node,
@@ -100,12 +105,16 @@ def need_of(request: Request, sight: JobSight | None = None) -> Need | None:
         only_nodes=sight.required_nodes if sight else (),
         excluded_nodes=sight.excluded_nodes if sight else (),
         roles=request.roles,
-        account=request.account,
+        account="" if guest else request.account,
         job_class=request.job_class,
-        mbps=(request.estimate and request.estimate.network_mbps) or None,
-        gpu_memory_mib=(estimate and estimate.gpu_memory_mib) or 0,
-        gpu_use_pct=estimate.gpu_use_pct if estimate else 0.0,
+        mbps=(several and request.estimate and request.estimate.network_mbps) or None,
+        gpu_memory_mib=_in_parts(known.gpu_memory_mib or 0) if known and guest else 0,
+        gpu_use_pct=known.gpu_use_pct // 10 * 10 if known and guest else 0.0,
     )
+
+
+def _in_parts(memory_mib: int) -> int:
+    return -(-memory_mib // _MEMORY_PART_MIB) * _MEMORY_PART_MIB
 
 
 def room_for(need: Need, nodes: Mapping[str, NodeSight]) -> Room | Reason:
@@ -149,7 +158,7 @@ def given(
 def waits_at(room: Room, good: Collection[str]) -> Placement:
     """The nodes where only CPUs or memory are missing, if they are: Slurm counts those better."""
     enough = len(good) >= len(room.shape.nodes)
-    return replace(room.shape, nodes=tuple(sorted(good)[:_MOST_NAMED]) if enough else ())
+    return replace(room.shape, nodes=tuple(sorted(good)[:MOST_NAMED]) if enough else ())
 
 
 def with_hosts(placed: Placement, need: Need, topology: Topology) -> Placement:

@@ -28,6 +28,8 @@ MOST_PLANNED: Final = 256
 """Jobs a round looks at: Slurm will not start more at once, and the machine must stay quick."""
 MOST_SENT_ELSEWHERE: Final = 16
 """Guests that are given other nodes in one round: each costs a look at the whole cluster."""
+MOST_ROOMS: Final = 16
+"""Kinds of guests of which a round says where they could sit if there were CPUs."""
 _KEPT_WAITING: Final = frozenset(
     {
         Reason.NO_FREE_SLOT,
@@ -76,6 +78,30 @@ class Round:
         return sum(verdict.found in waits for verdict in self.verdicts)
 
 
+class Refusals:
+    """What was refused in a round: who wants as much or more of the same is refused, too."""
+
+    def __init__(self) -> None:
+        self._least: dict[Need, list[tuple[int, float, Reason]]] = {}
+
+    def add(self, need: Need, why: Reason) -> None:
+        """Refused, and by anything but the lack of a quiet seat whatever it takes of a GPU."""
+        seat = why is Reason.NO_GUEST_SEAT
+        least = (need.gpu_memory_mib, need.gpu_use_pct, why) if seat else (0, 0.0, why)
+        self._least.setdefault(_apart_from_gpus(need), []).append(least)
+
+    def of(self, need: Need) -> Reason | None:
+        """Why this need is refused, if that is known."""
+        for memory_mib, use_pct, why in self._least.get(_apart_from_gpus(need), ()):
+            if need.gpu_memory_mib >= memory_mib and need.gpu_use_pct >= use_pct:
+                return why
+        return None
+
+
+def _apart_from_gpus(need: Need) -> Need:
+    return replace(need, gpu_memory_mib=0, gpu_use_pct=0.0)
+
+
 class Planner:
     """One round under way.
 
@@ -108,7 +134,7 @@ class Planner:
         self._at_s = at_s
         self._placed = 0
         self._sent_elsewhere = 0
-        self._refused: dict[Need, Reason] = {}
+        self._refusals = Refusals()
         self._rooms: dict[Need, Placement | None] = {}
 
     def plan(self, waiting: Iterable[JobRecord]) -> Round:
@@ -142,13 +168,13 @@ class Planner:
         if need is None:
             return Reason.SHAPE_NOT_HANDLED
         # Within a round room only shrinks: what was refused once is refused again, without a look.
-        if need in self._refused:
-            return self._refused[need]
+        if known := self._refusals.of(need):
+            return known
         found = self._elsewhere(record, need) or self._mirror.place(
             record.key, need, self._left, self._at_s, self._before(record)
         )
         if not isinstance(found, Placement):
-            self._refused[need] = found
+            self._refusals.add(need, found)
         return found
 
     def _before(self, record: JobRecord) -> tuple[str, ...]:
@@ -175,6 +201,8 @@ class Planner:
     def _room(self, need: Need, why: Reason) -> Placement | None:
         """Where a guest waits: nowhere, so that Slurm keeps no node for it, or where seats are."""
         if why is not Reason.NO_FREE_CPU_OR_MEMORY:
+            return Placement((), need.seats, need.tasks, need.tasks * need.cpus_per_task)
+        if need not in self._rooms and len(self._rooms) >= MOST_ROOMS:
             return Placement((), need.seats, need.tasks, need.tasks * need.cpus_per_task)
         if need not in self._rooms:
             self._rooms[need] = self._mirror.waits_at(need, self._left, self._at_s)

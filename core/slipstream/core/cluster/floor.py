@@ -109,9 +109,15 @@ class Floor:
     def _enter(self, ask: Ask) -> Job:
         """A job nobody knew."""
         self._came += 1
+        job = self.imagined(ask, self._came)
+        self.jobs[ask.ref] = self._by_number[job.number] = job
+        return job
+
+    def imagined(self, ask: Ask, number: int = 0) -> Job:
+        """What such a job would be, if it came."""
         job = Job(
             ask=ask,
-            number=self._came,
+            number=number,
             is_guaranteed=ask.role is Role.OWNER
             if ask.role
             else ask.job_class is JobClass.GUARANTEED,
@@ -123,7 +129,6 @@ class Floor:
             job.level = GUARANTEED_LEVEL
         elif ask.job_class is JobClass.OPPORTUNISTIC:
             job.level = self.ground.bottom
-        self.jobs[ask.ref] = self._by_number[job.number] = job
         return job
 
     def _take_from(self, job: Job, gpus: tuple[int, ...]) -> None:
