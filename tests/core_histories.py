@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from hypothesis import strategies as st
 
-from core_world import node, request, sight
+from core_world import holds, node, request, sight
 from slipstream.core import events
 from slipstream.core.classes import JobClass, Mode, Per, Role
 from slipstream.core.rules import Rules
@@ -128,3 +128,61 @@ happenings = st.one_of(
     st.just(events.TopologyRead(0.0, (Group("r1", 0, ("n1", "n2")), Group("r2", 0, ("n3", "n4"))))),
 )
 histories = st.lists(st.tuples(happenings, st.floats(0, 50)), max_size=30).map(_stamped)
+
+
+def _enforced(shares: tuple[tuple[str, float], ...]) -> list[tuple[Event, float]]:
+    """A full cluster that carries everything out: two owners that can move, an `auto` job waits."""
+    rules = Rules(mode=Mode.ENFORCE, shares=shares, guest_after_s=5.0)
+    owners = [
+        replace(holds(str(number), _asked(number), 0, 1, name=name), number=number)
+        for number, name in ((6, "n1"), (4, "n2"))
+    ]
+    plain = replace(holds("93", None, *range(4), name="n3"), account="shop")
+    look = events.ClusterSeen(
+        at_s=0.0,
+        nodes=tuple(node(name, used=4) for name in NODES),
+        jobs=(*owners, plain, sight("2", _asked(2))),
+        complete=True,
+    )
+    told = [
+        events.NodeReported(at_s=0.0, node=name, jobs=(Training(ref=ref, restorable=True),))
+        for name, ref in (("n1", "6"), ("n2", "4"))
+    ]
+    return [(one, 0.5) for one in (events.RulesChanged(0.0, rules), look, *told)]
+
+
+@st.composite
+def changed_nodes(draw: st.DrawFn) -> events.ClusterSeen:
+    """Some nodes are emptied, filled, drained or opened."""
+    names = draw(st.lists(st.sampled_from(NODES), min_size=1, max_size=3, unique=True))
+    return events.ClusterSeen(
+        at_s=0.0,
+        nodes=tuple(
+            _perhaps_drained(node(name, used=draw(st.sampled_from([0, 0, 4]))), drawn)
+            for name in names
+            for drawn in [draw(st.integers(0, 3))]
+        ),
+    )
+
+
+lively = st.builds(
+    lambda shares, rest: _stamped([*_enforced(shares), *rest]),
+    st.sampled_from([(), (("lab", 3.0), ("shop", 1.0))]),
+    st.lists(
+        st.tuples(
+            st.one_of(
+                changed_nodes(),
+                changed_nodes(),
+                st.just(events.TimerFired(0.0)),
+                requests(),
+                looks(),
+                reports(),
+                st.sampled_from([events.ModeChanged(0.0, mode) for mode in Mode]),
+            ),
+            st.floats(0, 20),
+        ),
+        min_size=1,
+        max_size=15,
+    ),
+)
+"""In these jobs are moved and become guests; in the others that hardly ever happens."""

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from core_histories import histories
+from core_histories import histories, lively
 from core_world import RULES
 from slipstream.core import events
 from slipstream.core.advice import advice_key
@@ -42,14 +42,14 @@ def decided(machine: Machine, history: Sequence[Event]) -> list[list[Command]]:
 
 
 @settings(deadline=None)
-@given(histories)
+@given(histories | lively)
 def test_the_same_events_give_the_same_commands(history: list[Event]) -> None:
     """Two machines that are told the same say the same."""
     assert decided(Machine(RULES), history) == decided(Machine(RULES), history)
 
 
 @settings(deadline=None)
-@given(histories, st.integers(0, 30))
+@given(histories | lively, st.integers(0, 30))
 def test_a_checkpoint_stands_for_all_that_came_before(history: list[Event], at: int) -> None:
     """A machine restored in the middle commands from there on what the old one does."""
     old, new = Machine(RULES), Machine(RULES)
@@ -61,7 +61,7 @@ def test_a_checkpoint_stands_for_all_that_came_before(history: list[Event], at: 
 
 
 @settings(deadline=None)
-@given(histories)
+@given(histories | lively)
 def test_every_job_has_a_reason_that_fits_its_phase(history: list[Event]) -> None:
     """A waiting job of ours always says what it waits for; a running one never does."""
     machine = Machine(RULES)
@@ -74,7 +74,7 @@ def test_every_job_has_a_reason_that_fits_its_phase(history: list[Event]) -> Non
 
 
 @settings(deadline=None)
-@given(histories)
+@given(histories | lively)
 def test_the_board_is_what_the_machine_believes(history: list[Event]) -> None:
     """Carrying out the commands one by one leaves exactly the advice the machine has in mind."""
     machine, board = Machine(RULES), {}
@@ -94,7 +94,7 @@ def test_the_board_is_what_the_machine_believes(history: list[Event]) -> None:
 
 
 @settings(deadline=None)
-@given(histories)
+@given(histories | lively)
 def test_advice_never_promises_more_than_there_is(history: list[Event]) -> None:
     """No GPU and no slot is advised to two jobs by one round of planning."""
     machine = Machine(RULES)
@@ -187,7 +187,7 @@ def test_every_waiting_guest_is_advised_or_left_for_a_reason(history: list[Event
 
 
 @settings(deadline=None)
-@given(histories)
+@given(histories | lively)
 def test_what_the_brain_believes_is_what_was_seen(history: list[Event]) -> None:
     """Told piece by piece, it believes what one believes that is told everything at once."""
     machine = Machine(RULES)
@@ -219,7 +219,7 @@ def _seated(mirror: Mirror) -> dict[str, tuple[object, ...]]:
 
 
 @settings(deadline=None)
-@given(histories)
+@given(histories | lively)
 def test_only_who_can_go_on_elsewhere_is_moved_and_only_where_all_is_enforced(
     history: list[Event],
 ) -> None:
@@ -242,7 +242,7 @@ def test_only_who_can_go_on_elsewhere_is_moved_and_only_where_all_is_enforced(
 
 
 @settings(deadline=None)
-@given(histories)
+@given(histories | lively)
 def test_only_auto_jobs_become_guests(history: list[Event]) -> None:
     """After a while, where everything is carried out, if they can and there is a seat."""
     machine = Machine(RULES)
@@ -267,7 +267,7 @@ def test_every_submission_gets_one_short_line(history: list[Event]) -> None:
         assert all(one.message.isprintable() and len(one.message.encode()) <= 400 for one in told)
 
 
-@given(histories)
+@given(histories | lively)
 @settings(max_examples=50, deadline=None)
 def test_the_machine_comes_to_rest(history: list[Event]) -> None:
     """Told that nothing has happened, it has nothing more to say."""
