@@ -196,6 +196,8 @@ def test_a_node_with_other_gpus_than_before_is_learnt_anew() -> None:
     gone = one.handle(ClusterSeen(at_s=5.0, nodes_gone=("n1",)))
     assert gone == [Withdraw(token(1))]
     assert reason_of(one) is Reason.NO_NODE_FITS
+    back = one.handle(ClusterSeen(at_s=6.0, nodes=(node("n1", gpus=4),)))
+    assert said(back) == {token(1): (("n1",), Strength.PREFER)}
 
 
 # --- auto: a guest after a while ------------------------------------------------------------------

@@ -100,7 +100,7 @@ class Mirror:
         oldest_s = min((report.at_s for report in reports.values()), default=None)
         self.stale_at_s = None if oldest_s is None else oldest_s + state.rules.report_s
         here = crowds(state.jobs.values(), state.requests)
-        for name in sorted({*state.nodes, *self._told}):
+        for name in sorted({*state.nodes, *self.brain.ground.node_at}):
             node, crowd, report = state.nodes.get(name), here.get(name, _NOBODY), reports.get(name)
             if node is None:
                 self._gone(name, at_s)
@@ -217,7 +217,7 @@ class Mirror:
 
     def _gone(self, name: str, at_s: float) -> None:
         """A node Slurm does not know any more is a closed one."""
-        if self._told.get(name) is not None:
+        if self._told.get(name, name) is not None:
             gpus = len(self.brain.ground.gpus_of[self.brain.ground.node_at[name]])
             empty = tuple(events.GpuSeen() for _ in range(gpus))
             self._tell(events.NodeSeen(at_s=at_s, node=name, gpus=empty, takes_jobs=False))
