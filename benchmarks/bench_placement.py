@@ -21,8 +21,8 @@ The last line printed is one JSON object:
 * `bestfit_ms`: one 8-GPU job on 10,000 nodes, median; `bestfit_worst_ms` the slowest of all sizes.
   The index is kept up to date by each start; `rebuild_ms` is what making it anew would add, and
   `one_by_one_ms` is the way of the paper, container by container.
-* `place_ms`: the same through the live `place()`, which looks at each node; `place_gang_ms`: two
-  nodes of 8.
+* `place_ms`: the same through the brain of the live daemon, whose guard looks at each node;
+  `place_gang_ms`: two nodes of 8.
 * `ga_gain_over_bestfit_pct`: batches of 100 jobs on 1,000 nodes, each within 1 s by the clock: by
   how much the score is lower than of the same jobs placed one after the other; mean of
   `batches`, `_least` the worst of them. `whole_nodes_left`: nodes entirely free afterwards, mean.
@@ -43,6 +43,7 @@ import numpy as np
 
 from placement_optimum import optimum
 from slipstream.core.classes import Role
+from slipstream.core.mirror import Mirror, live
 from slipstream.core.network import liquid
 from slipstream.core.network.batch import place_batch
 from slipstream.core.network.bestfit import best_fit, best_seats
@@ -52,8 +53,10 @@ from slipstream.core.network.layout import Layout
 from slipstream.core.network.one_by_one import seats_one_by_one
 from slipstream.core.network.room import Room
 from slipstream.core.network.scoring import OURS, PUBLISHED, score
-from slipstream.core.placement import Field, Need, Placement, place
+from slipstream.core.placement import Need, Placement
+from slipstream.core.rules import Rules
 from slipstream.core.sights import NodeSight
+from slipstream.core.state import State
 from slipstream.core.topology import Group, Topology
 
 if TYPE_CHECKING:
@@ -62,6 +65,7 @@ if TYPE_CHECKING:
     from slipstream.core.network.gangs import Gang
     from slipstream.core.network.layout import Seats
     from slipstream.core.network.scoring import Weights
+    from slipstream.core.reasons import Reason
 
 _Found = TypeVar("_Found")
 
@@ -140,21 +144,27 @@ def immediate() -> dict[str, object]:
         one = ring("job", size)
         worst = max(worst, *(timed(lambda: best_fit(one, room, PUBLISHED))[0] for _ in range(5)))  # noqa: B023 (called at once)
     layout = Layout([gang], room, PUBLISHED)
-    field = seen(room)
+    state = seen(room)
+    mirror = Mirror(live(Rules(), moves=False))
+    mirror.look(state, 0.0)
+
+    def place(need: Need) -> Placement | Reason:
+        return mirror.probe(need, state.nodes, 0.0)
+
     owner = Need(role=Role.OWNER, seats=8, spread=False, nodes=1)
     pair = Need(role=Role.OWNER, seats=8, spread=False, nodes=2)
-    assert isinstance(place(pair, field), Placement)  # noqa: S101 (there is room)
+    assert isinstance(place(pair), Placement)  # noqa: S101 (there is room)
     return {
         "bestfit_ms": median(times),
         "bestfit_worst_ms": round(worst, 3),
         "rebuild_ms": median([timed(room.rebuilt)[0] for _ in range(5)]),
         "one_by_one_ms": median([timed(lambda: seats_one_by_one(layout, 0))[0] for _ in range(5)]),
-        "place_ms": median([timed(lambda: place(owner, field))[0] for _ in range(5)]),
-        "place_gang_ms": median([timed(lambda: place(pair, field))[0] for _ in range(5)]),
+        "place_ms": median([timed(lambda: place(owner))[0] for _ in range(5)]),
+        "place_gang_ms": median([timed(lambda: place(pair))[0] for _ in range(5)]),
     }
 
 
-def seen(room: Room) -> Field:
+def seen(room: Room) -> State:
     """The same cluster as Slurm shows it."""
     free = room.free.tolist()
     nodes = {
@@ -163,7 +173,7 @@ def seen(room: Room) -> Field:
         )
         for at, name in enumerate(room.fabric.names)
     }
-    return Field(nodes, {}, topology(len(room.fabric)))
+    return State(nodes=nodes, groups=topology(len(room.fabric)).groups)
 
 
 def batches() -> dict[str, object]:

@@ -3,13 +3,24 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from slipstream.core.classes import JobClass, Mode, Per, Role
-from slipstream.core.events import ClusterSeen, JobSubmitted
+from slipstream.core.events import ClusterSeen, JobSubmitted, NodeReported
 from slipstream.core.machine import Machine
+from slipstream.core.mirror import Mirror, live
 from slipstream.core.rules import Rules
-from slipstream.core.sights import Gpus, JobSight, NodeSight, Request, Standing
+from slipstream.core.sights import Gpus, GpuUse, JobSight, NodeSight, Request, Standing
+from slipstream.core.state import State
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from slipstream.core.placement import Need, Placement
+    from slipstream.core.reasons import Reason
+    from slipstream.core.records import JobRecord
+    from slipstream.core.topology import Topology
 
 RULES = Rules(mode=Mode.ADVISE)
 
@@ -94,6 +105,35 @@ def looked(
 ) -> ClusterSeen:
     """A poll that saw these jobs and nodes change."""
     return ClusterSeen(at_s=at_s, jobs=jobs, jobs_gone=gone, nodes=nodes)
+
+
+@dataclass(frozen=True)
+class Field:
+    """A cluster in which one job is placed."""
+
+    nodes: Mapping[str, NodeSight]
+    uses: Mapping[str, tuple[GpuUse, ...]]
+    topology: Topology
+    jobs: tuple[JobRecord, ...] = ()
+
+    def mirrored(self) -> Mirror:
+        """The brain, told of it."""
+        state = State(nodes=dict(self.nodes), groups=self.topology.groups)
+        state.reports.update(
+            (name, NodeReported(at_s=1.0, node=name, gpus=gpus)) for name, gpus in self.uses.items()
+        )
+        for record in self.jobs:
+            state.put(record)
+            if record.sight and record.sight.request:
+                state.requests[record.token] = record.sight.request
+        mirror = Mirror(live(RULES, moves=False))
+        mirror.look(state, 1.0)
+        return mirror
+
+
+def place(need: Need, field: Field, keep: Sequence[str] = ()) -> Placement | Reason:
+    """Where the brain seats a job that needs this."""
+    return field.mirrored().place("job", need, field.nodes, 1.0, keep)
 
 
 def full(one: NodeSight) -> NodeSight:

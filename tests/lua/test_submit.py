@@ -57,13 +57,31 @@ def test_an_owner_keeps_its_gpus(lua: Lua, class_: str) -> None:
     assert marker(result) == f"class={class_} role=owner gpus=node:2 weight=1"
 
 
+@pytest.mark.parametrize(
+    ("more", "may"),
+    [
+        (BATCH, True),
+        ({}, False),
+        ({"shared": 0, **BATCH}, False),
+        ({"cpus_per_tres": "gres:gpu:4", **BATCH}, False),
+        ({"mem_per_tres": "gres:gpu:1000", **BATCH}, False),
+    ],
+)
+def test_auto_may_be_a_guest_later_if_only_its_gpus_change(
+    lua: Lua, more: dict[str, object], *, may: bool
+) -> None:
+    """Not an srun, whose step asks for itself, nor one whose CPUs or memory are counted by GPUs."""
+    result = lua.submit({"tres_per_node": "gres:gpu:2", **more}, "SLIPSTREAM_CLASS=auto")
+    assert (" guest=may" in marker(result)) is may
+
+
 @pytest.mark.parametrize("nodes", [1, 2])
 def test_auto_without_gres_has_one_gpu_where_nobody_answers(lua: Lua, nodes: int) -> None:
     """Of each node, beside what else it asks for; the user is told."""
     job = {"tres_per_node": "gres:nic:1", "min_nodes": nodes, **BATCH}
     result = lua.submit(job, "SLIPSTREAM_CLASS=auto")
     assert changed(result, job) == {"tres_per_node": "gres:nic:1,gres:gpu:1"}
-    assert marker(result) == "class=auto role=owner gpus=node:1 weight=1"
+    assert marker(result) == "class=auto role=owner gpus=node:1 weight=1 guest=may"
     assert "gpus=node:1" in result["environment"]["SLURM_SLIPSTREAM"]
     of_each = " of each node" if nodes > 1 else ""
     assert result["said"]["user"] == [f"[slipstream] 1 GPU{of_each}: no --gres asked for any"]
@@ -77,7 +95,7 @@ def test_auto_without_gres_has_the_gpus_that_were_estimated(lua: Lua) -> None:
     (line,) = daemon.asked
     assert json.loads(line)["gpus"] == {"per": "node", "count": 0}
     assert changed(result, BATCH) == {"tres_per_node": "gres:gpu:4"}
-    assert marker(result) == "class=auto role=owner gpus=node:4 weight=1"
+    assert marker(result) == "class=auto role=owner gpus=node:4 weight=1 guest=may"
     assert result["said"]["user"] == [
         "[slipstream] 4 GPUs: no --gres asked for any",
         "[slipstream] estimated",

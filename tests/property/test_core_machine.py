@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,117 +14,26 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from core_world import RULES, node, request, sight
+from core_histories import histories, lively
+from core_world import RULES
 from slipstream.core import events
 from slipstream.core.advice import advice_key
-from slipstream.core.classes import Mode, Per, Role, Strength
-from slipstream.core.commands import Admit, Advise, Withdraw
+from slipstream.core.classes import JobClass, Mode, Role, Strength
+from slipstream.core.commands import Admit, Advise, MakeGuest, Save, Withdraw
 from slipstream.core.machine import Machine
+from slipstream.core.mirror import Mirror, rules_of
+from slipstream.core.moving import MOST_AT_ONCE
 from slipstream.core.reasons import Reason
 from slipstream.core.records import Phase
-from slipstream.core.rules import Rules
-from slipstream.core.sights import Gpus, GpuUse, Standing
-from slipstream.core.topology import Group
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from slipstream.core.commands import Command
     from slipstream.core.events import Event
-    from slipstream.core.sights import Request
     from slipstream.core.state import State
 
 pytestmark = pytest.mark.property
-
-NODES = ("n1", "n2", "n3", "n4")
-JOBS = st.integers(1, 9)
-
-
-def _role_of(number: int) -> Role:
-    return Role.GUEST if number % 2 else Role.OWNER
-
-
-def _asked(number: int) -> Request:
-    """Every fourth job shares with nobody."""
-    return replace(request(number, role=_role_of(number)), shares=number % 4 != 0)
-
-
-def _stamped(pairs: Sequence[tuple[Event, float]]) -> list[Event]:
-    """Times that only grow."""
-    stamped, now_s = [], 1_000.0
-    for event, later_s in pairs:
-        now_s += later_s
-        stamped.append(replace(event, at_s=now_s))
-    return stamped
-
-
-@st.composite
-def requests(draw: st.DrawFn) -> events.JobSubmitted:
-    """A submission."""
-    number = draw(JOBS)
-    gpus = Gpus(Per.NODE, draw(st.integers(1, 5)))
-    asked = replace(_asked(number), gpus=gpus, nodes_min=draw(st.integers(1, 3)))
-    return events.JobSubmitted(0.0, asked)
-
-
-@st.composite
-def looks(draw: st.DrawFn) -> events.ClusterSeen:
-    """A poll: some jobs, marked or not, arrays too; some nodes; some gone."""
-    jobs = []
-    for number in draw(st.lists(JOBS, max_size=4, unique=True)):
-        marked = _asked(number) if number % 3 else None
-        ref = f"{number}_{draw(st.integers(0, 2))}" if number % 4 == 0 else str(number)
-        reason = draw(st.sampled_from(["", "Resources", "JobHeldUser", "Dependency"]))
-        standing = draw(st.sampled_from(Standing))
-        seen = sight(ref, marked, standing, reason=reason, priority=draw(st.integers(0, 3)))
-        if standing is Standing.RUNNING and _role_of(number) is Role.OWNER:
-            places = st.tuples(st.sampled_from(NODES), st.integers(0, 3))
-            seen = replace(seen, gpu_places=tuple(draw(st.lists(places, max_size=4, unique=True))))
-        jobs.append(seen)
-    nodes = draw(st.lists(st.sampled_from(NODES), max_size=4, unique=True))
-    return events.ClusterSeen(
-        at_s=0.0,
-        jobs=tuple(jobs),
-        jobs_gone=tuple(draw(st.lists(st.sampled_from("123456789"), max_size=2))),
-        nodes=tuple(
-            node(name, used=draw(st.integers(0, 4)), slots_used=draw(st.integers(0, 12)))
-            for name in nodes
-        ),
-        nodes_gone=tuple(draw(st.lists(st.sampled_from(NODES), max_size=1))),
-        complete=draw(st.integers(0, 9)) == 0,
-    )
-
-
-@st.composite
-def reports(draw: st.DrawFn) -> events.NodeReported:
-    """A coordinator's report."""
-    use = draw(st.lists(st.floats(0, 100), min_size=4, max_size=4))
-    takes = draw(st.lists(st.booleans(), min_size=4, max_size=4))
-    gpus = tuple(
-        GpuUse(index=index, use_pct=one, takes_guests=takes[index]) for index, one in enumerate(use)
-    )
-    return events.NodeReported(at_s=0.0, node=draw(st.sampled_from(NODES)), gpus=gpus)
-
-
-happenings = st.one_of(
-    requests(),
-    looks(),
-    reports(),
-    st.builds(events.ModeChanged, st.just(0.0), st.sampled_from(Mode)),
-    st.builds(
-        lambda mode, lease_s: events.RulesChanged(0.0, Rules(mode=mode, lease_s=lease_s)),
-        st.sampled_from(Mode),
-        st.sampled_from([5.0, 60.0]),
-    ),
-    st.just(events.SwitchedOff(0.0)),
-    st.just(events.SwitchedOn(0.0)),
-    st.just(events.SlurmLost(0.0, "away")),
-    st.just(events.SlurmFound(0.0)),
-    st.just(events.TimerFired(0.0)),
-    st.builds(lambda number: events.CommandRefused(0.0, f"{number:016x}", "no"), JOBS),
-    st.just(events.TopologyRead(0.0, (Group("r1", 0, ("n1", "n2")), Group("r2", 0, ("n3", "n4"))))),
-)
-histories = st.lists(st.tuples(happenings, st.floats(0, 50)), max_size=30).map(_stamped)
 
 
 def decided(machine: Machine, history: Sequence[Event]) -> list[list[Command]]:
@@ -133,13 +41,15 @@ def decided(machine: Machine, history: Sequence[Event]) -> list[list[Command]]:
     return [machine.handle(event) for event in history]
 
 
-@given(histories)
+@settings(deadline=None)
+@given(histories | lively)
 def test_the_same_events_give_the_same_commands(history: list[Event]) -> None:
     """Two machines that are told the same say the same."""
     assert decided(Machine(RULES), history) == decided(Machine(RULES), history)
 
 
-@given(histories, st.integers(0, 30))
+@settings(deadline=None)
+@given(histories | lively, st.integers(0, 30))
 def test_a_checkpoint_stands_for_all_that_came_before(history: list[Event], at: int) -> None:
     """A machine restored in the middle commands from there on what the old one does."""
     old, new = Machine(RULES), Machine(RULES)
@@ -150,7 +60,8 @@ def test_a_checkpoint_stands_for_all_that_came_before(history: list[Event], at: 
     assert old.state.remembered(0.0) == new.state.remembered(0.0)
 
 
-@given(histories)
+@settings(deadline=None)
+@given(histories | lively)
 def test_every_job_has_a_reason_that_fits_its_phase(history: list[Event]) -> None:
     """A waiting job of ours always says what it waits for; a running one never does."""
     machine = Machine(RULES)
@@ -162,7 +73,8 @@ def test_every_job_has_a_reason_that_fits_its_phase(history: list[Event]) -> Non
             assert record.reason not in (Reason.NOT_SEEN_YET, Reason.LEFT_TO_SLURM)
 
 
-@given(histories)
+@settings(deadline=None)
+@given(histories | lively)
 def test_the_board_is_what_the_machine_believes(history: list[Event]) -> None:
     """Carrying out the commands one by one leaves exactly the advice the machine has in mind."""
     machine, board = Machine(RULES), {}
@@ -181,7 +93,8 @@ def test_the_board_is_what_the_machine_believes(history: list[Event]) -> None:
         assert board == {}
 
 
-@given(histories)
+@settings(deadline=None)
+@given(histories | lively)
 def test_advice_never_promises_more_than_there_is(history: list[Event]) -> None:
     """No GPU and no slot is advised to two jobs by one round of planning."""
     machine = Machine(RULES)
@@ -205,7 +118,7 @@ def test_advice_never_promises_more_than_there_is(history: list[Event]) -> None:
 def _open_gpus(state: State, name: str, now_s: float) -> int:
     """GPUs of a node that take guests, counted anew from what was told, one by one."""
     report = state.reports.get(name)
-    if report and report.at_s < now_s - state.rules.report_s:
+    if report and report.at_s <= now_s - state.rules.report_s:
         report = None
     node, known, shut = state.nodes[name], set(), set()
     for record in state.jobs.values():
@@ -223,6 +136,7 @@ def _open_gpus(state: State, name: str, now_s: float) -> int:
     return max(0, node.gpus - len(shut) - unseen)
 
 
+@settings(deadline=None)
 @given(histories)
 def test_guests_sit_only_where_gpus_take_guests(history: list[Event]) -> None:
     """Seats that are advised are open ones; who finds none is required to wait, owners never."""
@@ -234,10 +148,16 @@ def test_guests_sit_only_where_gpus_take_guests(history: list[Event]) -> None:
     seats: Counter[str] = Counter()
     for advice in state.advice.values():
         asked = state.requests[advice.token]
-        assert (advice.strength is Strength.REQUIRE) is (asked.role is Role.GUEST)
         if asked.role is Role.OWNER:
-            assert advice.nodes
-        elif advice.reason is Reason.ADVISED:
+            moving = any(move.token == advice.token for move in state.moves.values())
+            over = advice.reason is Reason.OVER_QUOTA
+            assert (advice.strength is Strength.REQUIRE) is (over or moving)
+            assert bool(advice.nodes) is not over
+            continue
+        assert advice.strength is Strength.REQUIRE
+        if any(move.token == advice.token for move in state.moves.values()):
+            continue
+        if advice.reason is Reason.ADVISED:
             seats.update(dict.fromkeys(advice.nodes, asked.gpus.count))
             opened = [_open_gpus(state, name, now_s) for name in advice.nodes]
             assert min(opened) >= min(asked.gpus.count, 4)
@@ -249,6 +169,7 @@ def test_guests_sit_only_where_gpus_take_guests(history: list[Event]) -> None:
         assert count <= 3 * _open_gpus(state, name, now_s), name
 
 
+@settings(deadline=None)
 @given(histories)
 def test_every_waiting_guest_is_advised_or_left_for_a_reason(history: list[Event]) -> None:
     """None slips past: a guest without advice is one that Slurm cannot start, or nobody could."""
@@ -265,6 +186,77 @@ def test_every_waiting_guest_is_advised_or_left_for_a_reason(history: list[Event
             assert bool(spoken) is (record.reason not in left), record
 
 
+@settings(deadline=None)
+@given(histories | lively)
+def test_what_the_brain_believes_is_what_was_seen(history: list[Event]) -> None:
+    """Told piece by piece, it believes what one believes that is told everything at once."""
+    machine = Machine(RULES)
+    decided(machine, history)
+    now_s = history[-1].at_s if history else 1_000.0
+    machine.handle(events.ModeChanged(now_s, Mode.ADVISE))  # a round over everything
+    fresh = Mirror(rules_of(machine.state))
+    fresh.look(machine.state, now_s)
+    assert _seated(machine._mirror) == _seated(fresh)  # noqa: SLF001 (a belief is private)
+    old, new = machine._mirror.brain.tenants, fresh.brain.tenants  # noqa: SLF001
+    promised = Counter(
+        job.ask.tenant
+        for job in machine._mirror.brain.jobs.values()  # noqa: SLF001
+        if not job.seen and job.is_guaranteed and job.ask.job_class is not JobClass.SHARED
+        for _ in range(job.ask.gpus)
+    )
+    assert old.gpus == new.gpus
+    for name in ("", "lab", "shop"):
+        assert old.of(name).charged - promised[name] == new.of(name).charged
+
+
+def _seated(mirror: Mirror) -> dict[str, tuple[object, ...]]:
+    ground = mirror.brain.ground
+    return {
+        ref: (sorted(ground.places[gpu] for gpu in job.gpus), job.role, job.guards, job.use_pct)
+        for ref, job in mirror.brain.jobs.items()
+        if job.seen
+    }
+
+
+@settings(deadline=None)
+@given(histories | lively)
+def test_only_who_can_go_on_elsewhere_is_moved_and_only_where_all_is_enforced(
+    history: list[Event],
+) -> None:
+    """Nobody who cannot be restored or said --no-slip-move, two at a time, never twice at once."""
+    machine = Machine(RULES)
+    for event in history:
+        before = dict(machine.state.moves)
+        saves = [one for one in machine.handle(event) if isinstance(one, Save)]
+        state = machine.state
+        for save in saves:
+            assert state.mode is Mode.ENFORCE
+            assert state.advising
+            (move,) = [one for one in state.moves.values() if one.token == save.token]
+            assert move.key not in before
+            assert state.requests[save.token].moves
+            told = [job for job in state.reports[save.node].jobs if job.ref == save.job_id]
+            assert [job.restorable for job in told] == [True]
+            assert not {*move.origin} & {*move.target}
+        assert len(state.moves) <= MOST_AT_ONCE
+
+
+@settings(deadline=None)
+@given(histories | lively)
+def test_only_auto_jobs_become_guests(history: list[Event]) -> None:
+    """After a while, where everything is carried out, if they can and there is a seat."""
+    machine = Machine(RULES)
+    for event in history:
+        for made in machine.handle(event):
+            if isinstance(made, MakeGuest):
+                asked = machine.state.requests[made.token]
+                assert machine.state.mode is Mode.ENFORCE
+                assert (asked.job_class, asked.may_be_guest) == (JobClass.AUTO, True)
+                record = machine.state.jobs[made.key]
+                assert event.at_s - record.since_s >= machine.state.rules.guest_after_s
+
+
+@settings(deadline=None)
 @given(histories)
 def test_every_submission_gets_one_short_line(history: list[Event]) -> None:
     """job_submit shows at most 400 bytes of printable text, and drops anything else."""
@@ -275,8 +267,8 @@ def test_every_submission_gets_one_short_line(history: list[Event]) -> None:
         assert all(one.message.isprintable() and len(one.message.encode()) <= 400 for one in told)
 
 
-@given(histories)
-@settings(max_examples=50)
+@given(histories | lively)
+@settings(max_examples=50, deadline=None)
 def test_the_machine_comes_to_rest(history: list[Event]) -> None:
     """Told that nothing has happened, it has nothing more to say."""
     machine = Machine(RULES)

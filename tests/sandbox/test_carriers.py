@@ -73,7 +73,12 @@ def one_box(
     except SandboxError as error:
         pytest.skip(str(error))
     with Sandbox.started(
-        SHAPE, name="carriers", home=folder, daemons=True, plugin_dir=plugins
+        SHAPE,
+        name="carriers",
+        home=folder,
+        daemons=True,
+        plugin_dir=plugins,
+        scheduler={"shares": "lab=1,shop=1", "guest_after_s": "2"},
     ) as cluster:
         yield Box(cluster, request.param, folder)
 
@@ -143,6 +148,40 @@ def test_each_task_of_a_waiting_array_waits(box: Box, eventually: Eventually) ->
     assert eventually(lambda: {box.where(one) for one in tasks} == {"RUNNING n2"}), [
         box.why(one) for one in tasks
     ]
+
+
+def test_a_guaranteed_job_waits_for_its_accounts_quota(box: Box, eventually: Eventually) -> None:
+    """A GPU of two is the lab's: its second job waits beside a free one, which the shop gets."""
+    words = ("--gres=gpu:1", "--slip-class=guaranteed")
+    first = box.job(*words, "--account=lab")
+    assert eventually(lambda: box.where(first).startswith("RUNNING")), box.why(first)
+    assert eventually(lambda: box.why(first).get("phase") == "running")
+    second = box.job(*words, "--account=lab")
+    assert eventually(lambda: box.why(second).get("reason") == "over_quota"), box.why(second)
+    third = box.job(*words, "--account=shop")
+    assert eventually(lambda: box.where(third).startswith("RUNNING")), box.why(third)
+    assert box.where(second) == "PENDING"
+    box.cluster.run("scancel", first)
+    assert eventually(lambda: box.where(second).startswith("RUNNING")), box.why(second)
+
+
+def test_an_auto_job_that_waits_too_long_is_a_guest(box: Box, eventually: Eventually) -> None:
+    """Its account has no GPU left: it takes a seat of the free one, where owners may still come."""
+    words = ("--gres=gpu:1", "--account=lab")
+    first = box.job(*words, "--slip-class=guaranteed")
+    assert eventually(lambda: box.why(first).get("phase") == "running"), box.why(first)
+    assert box.says("mode", "enforce")
+    try:
+        job = box.job(*words, "--slip-class=auto")
+        assert eventually(lambda: box.where(job).startswith("RUNNING")), box.why(job)
+    finally:
+        assert box.says("mode", "advise")
+    assert eventually(lambda: box.why(job).get("phase") == "running"), box.why(job)
+    told = box.why(job)
+    assert (told["class"], told["role"], told["gpus"], told["slots"]) == ("auto", "guest", 0, 1)
+    assert box.where(job) != box.where(first)
+    shown = box.cluster.run("scontrol", "show", "job", job).stdout
+    assert "role=guest" in shown
 
 
 def test_all_daemons_gone_a_waiting_guest_starts_by_the_expiry(

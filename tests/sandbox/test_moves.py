@@ -48,12 +48,20 @@ def until(box: Sandbox, job: str, condition: Callable[[], object]) -> None:
         time.sleep(0.5)
 
 
-def trains(box: Sandbox, folder: Path, pause_ms: int = 60) -> str:
+def trains(
+    box: Sandbox,
+    folder: Path,
+    pause_ms: int = 60,
+    *,
+    slip_class: str = "shared",
+    gres: str = "gpu:1",
+) -> str:
     """The training with the two lines as a job; returns once it can be restored."""
     folder.mkdir()
     words = [sys.executable, SCRIPT, f"--epochs={EPOCHS}", f"--pause-ms={pause_ms}"]
     script = f"export LOSSES={folder}/losses; echo $$ > {folder}/pid; exec {shlex.join(words)}"
-    job = sbatch(box, folder / "out", "--slip-class=shared", "--gres=gpu:1", script=script)
+    flags = (f"--slip-class={slip_class}", f"--gres={gres}")
+    job = sbatch(box, folder / "out", *flags, script=script)
     until(box, job, lambda: told(box, job).get("restorable"))
     return job
 
@@ -212,6 +220,39 @@ def test_a_controller_killed_when_the_job_has_left(
     box.kill("slurmctld")
     time.sleep(1.0)
     _controller_back(box)
+    wait_for(box, job)
+    assert_nothing_lost(tmp_path / "job", undisturbed)
+
+
+def test_an_auto_guest_owns_the_gpu_it_moves_to(
+    box: Sandbox, tmp_path: Path, undisturbed: list[str]
+) -> None:
+    """Its seat becomes a GPU while it waits for its start: nobody sits beside it any more."""
+    job = trains(box, tmp_path / "job", slip_class="auto", gres="slot:1")
+    assert why(box, job)["role"] == "guest"
+    assert slipstream(box, "move", job)
+    until(box, job, lambda: "moved, " in story(box, job))
+    told = why(box, job)
+    assert (told["role"], told["gpus"], told["slots"]) == ("owner", 1, 0)
+    wait_for(box, job)
+    assert_nothing_lost(tmp_path / "job", undisturbed)
+
+
+def test_a_training_leaves_a_drained_node_by_itself(
+    box: Sandbox, tmp_path: Path, undisturbed: list[str]
+) -> None:
+    """In mode enforce nobody has to ask; in any other nothing moves."""
+    job = trains(box, tmp_path / "job")
+    before = node_of(box, job)
+    box.run("scontrol", "update", f"NodeName={before}", "State=DRAIN", "Reason=repair")
+    try:
+        assert slipstream(box, "mode", "enforce")
+        until(box, job, lambda: "moved, " in story(box, job))
+    finally:
+        box.run("scontrol", "update", f"NodeName={before}", "State=RESUME")
+        assert slipstream(box, "mode", "advise")
+    assert node_of(box, job) != before
+    assert "its node is to be empty" in story(box, job)
     wait_for(box, job)
     assert_nothing_lost(tmp_path / "job", undisturbed)
 

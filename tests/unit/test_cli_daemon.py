@@ -306,3 +306,29 @@ def test_the_scheduler_refuses_bad_settings_before_it_starts(tmp_path: Path) -> 
     )
     assert done.exit_code == 2
     assert "mode is 'bogus', known: ['observe', 'advise', 'enforce']" in done.output
+
+
+@pytest.mark.parametrize(
+    ("policy", "starts"),
+    [("fifo", []), ("backfill", []), ("liquid", [token(4)]), ("slipstream", [token(4)])],
+)
+def test_what_another_policy_would_do(rig: Served, policy: str, starts: list[str]) -> None:
+    """Three GPUs are free, and a guest waits behind a job that wants four: who lets it in?"""
+    owner = replace(holds("5", request(1), 0), number=5)
+    plain = holds("6", None, 0, 1, 2, 3, name="n2")
+    rig.tell(looked(11.0, owner, plain, nodes=(node("n1", used=1),)))
+    rig.tell(JobSubmitted(12.0, request(3, gpus=4)))
+    rig.tell(JobSubmitted(13.0, request(4, role=Role.GUEST)))
+    told = json.loads(said(rig, "what-if", "--policy", policy, "--json"))
+    assert (told["policy"], told["mode"]) == (policy, "advise")
+    assert [one["job"] for one in told["starts"]] == starts
+    assert sorted(told["waits"] + starts) == [token(3), token(4)]
+
+
+def test_what_if_is_a_table_for_people(rig: Served) -> None:
+    """What is, and what would be; a policy nobody knows is refused with the list."""
+    rig.tell(JobSubmitted(12.0, request(3)))
+    shown = said(rig, "what-if", "--policy", "srtf-oracle")
+    assert "with srtf-oracle" in shown
+    assert "starts on n1 as owner" in shown
+    assert "'antman'" in slipstream(rig, "what-if", "--policy", "best").output

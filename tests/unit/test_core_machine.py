@@ -278,6 +278,9 @@ def test_an_old_report_counts_as_none() -> None:
     one.handle(TimerFired(10.5))
     guest = request(1, role=Role.GUEST)
     assert advised(one.handle(submitted(guest, at_s=11.0))) == {token(1): ("n2",)}
+    one.handle(looked(12.0, gone=(f"token:{token(1)}",)))
+    assert one.wakes_at_s() == 10.0 + RULES.report_s
+    one.handle(TimerFired(10.0 + RULES.report_s))
     late = request(2, role=Role.GUEST)
     assert advised(one.handle(submitted(late, at_s=11.0 + RULES.report_s))) == {token(2): ("n1",)}
 

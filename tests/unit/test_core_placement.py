@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from core_world import full, node, request, sight
-from slipstream.core.classes import Per, Role
+from core_world import Field, full, node, place, request, sight
+from slipstream.core.classes import JobClass, Per, Role
 from slipstream.core.estimate import Estimate
-from slipstream.core.placement import Field, Need, Placement, need_of, place, taken
+from slipstream.core.placement import Need, Placement, need_of, taken
 from slipstream.core.reasons import Reason
 from slipstream.core.sights import Gpus, GpuUse, NodeSight
 from slipstream.core.topology import Group, Topology, flat
@@ -47,7 +47,7 @@ def owner(gpus: int = 1, nodes: int = 1) -> Need:
 
 def guest(seats: int = 1, nodes: int = 1) -> Need:
     """A guest with so many seats on each of so many nodes."""
-    return replace(owner(seats, nodes), role=Role.GUEST)
+    return replace(owner(seats, nodes), role=Role.GUEST, job_class=JobClass.OPPORTUNISTIC)
 
 
 def chosen(need: Need, cluster: Field, keep: tuple[str, ...] = ()) -> tuple[str, ...]:
@@ -105,7 +105,7 @@ def test_guests_of_equally_used_nodes_spread_by_free_seats() -> None:
 
 def test_an_owned_gpu_nobody_measures_counts_as_busy() -> None:
     """Without reports a guest prefers the node with an idle GPU, though its seats are fewer."""
-    cluster = field(node("n1", used=4), node("n2", used=3, slots_used=5))
+    cluster = field(node("n1", used=4), node("n2", used=3, slots_used=2))
     assert chosen(guest(), cluster) == ("n2",)
 
 
@@ -250,11 +250,13 @@ def test_nearness_is_worth_an_empty_node_only_to_a_job_that_sends_much() -> None
 
 def test_what_a_job_sends_comes_from_its_estimate() -> None:
     """Nothing estimated is nothing known."""
-    told = need_of(replace(request(), estimate=Estimate(network_mbps=120.0)))
-    unknown = need_of(replace(request(), estimate=Estimate()))
+    told = need_of(replace(request(nodes=2), estimate=Estimate(network_mbps=120.0)))
+    unknown = need_of(replace(request(nodes=2), estimate=Estimate()))
     assert told
     assert unknown
     assert (told.mbps, unknown.mbps) == (120.0, None)
+    alone = need_of(replace(request(), estimate=Estimate(network_mbps=120.0)))
+    assert alone == need_of(request())  # on one node it does not count: they need the same
 
 
 def test_tasks_with_roles_have_a_node_each() -> None:

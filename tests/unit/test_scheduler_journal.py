@@ -73,6 +73,7 @@ FIRST_WRITTEN: dict[str, str] = {
     "Save": '{"token":"0000000000000001","job_id":"7","node":"n1","number":1}',
     "Requeue": '{"token":"0000000000000001","key":"7","number":1}',
     "Start": '{"token":"0000000000000001","key":"7","number":1,"nodes":["n2"]}',
+    "MakeGuest": '{"token":"0000000000000001","key":"7","seats":1}',
 }
 """A line of each kind as a released version wrote it. Add lines; never change one."""
 

@@ -186,6 +186,20 @@ def test_who_does_not_share_is_heard() -> None:
     assert (alone.shares, shared.shares) == (False, True)
 
 
+def test_what_else_a_marker_and_a_submission_tell() -> None:
+    """The account of a quota, how many GPUs an elastic job trains with, who may be a guest."""
+    words = "weight=4 elastic=1-8 guest=may"
+    marked = request_of(job(MARKER.replace("weight=4", words)))
+    assert marked
+    assert (marked.elastic, marked.may_be_guest) == ((1, 8), True)
+    with pytest.raises(MarkerError, match="elastic"):
+        request_of(job(MARKER.replace("weight=4", "weight=4 elastic=many")))
+    told = read_submission(submission(account="lab", elastic=[2, 4]), Estimator())
+    assert (told.account, told.elastic) == ("lab", (2, 4))
+    for wrong in (None, [], [4, 2], [0, 1], "1-8", [1]):
+        assert read_submission(submission(elastic=wrong), Estimator()).elastic is None
+
+
 def test_who_said_so_is_not_to_be_moved() -> None:
     """By the submission and by the marker alike."""
     stays = request_of(job(MARKER.replace("weight=4", "weight=4 move=no")))

@@ -87,6 +87,9 @@ def test_an_unknown_setting_is_refused_with_the_known_ones(tmp_path: Path, where
         ("log_level", "loud", "log_level is 'loud', known: "),
         ("poll_fastest_s", "60", "poll_.* do not go together"),
         ("events_between_checkpoints", "0", "at least 1"),
+        ("guest_below_pct", "0", "guest_below_pct is 0, it must be above 0"),
+        ("shares", "vision", "shares is 'vision', say: vision=2,speech=1"),
+        ("shares", "vision=-1", r"shares of \['vision'\] must be above 0"),
     ],
 )
 def test_a_bad_value_is_refused_in_a_sentence(
@@ -95,6 +98,16 @@ def test_a_bad_value_is_refused_in_a_sentence(
     """It says what it was and what it may be."""
     with pytest.raises(SettingsError, match=sentence):
         load({setting: value}, {}, _empty(tmp_path))
+
+
+def test_shares_are_a_table_or_a_line(tmp_path: Path) -> None:
+    """The order does not matter: the journal would take another one for a change."""
+    path = tmp_path / "scheduler.toml"
+    path.write_text("[shares]\nvision = 2\nspeech = 1.5\n")
+    expected = (("speech", 1.5), ("vision", 2.0))
+    assert load({}, {}, path).rules().shares == expected
+    assert load({"shares": "vision=2, speech=1.5"}, {}, path).rules().shares == expected
+    assert load({"shares": ""}, {}, path).rules().shares == ()
 
 
 def test_a_named_file_must_be_there_and_be_toml(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ _MOST_NODES_NAMED: Final = 4
 def to_user(request: Request, found: Placement | Reason, *, advising: bool) -> str:
     """One sentence for the terminal of whoever submits. Of defaults it says nothing."""
     seat = "GPUs" if request.role is Role.OWNER else "seats"
-    if found is Reason.NO_GUEST_SEAT and not advising:
+    if (found is Reason.NO_GUEST_SEAT or found is Reason.OVER_QUOTA) and not advising:
         said = f"Slurm decides where it starts: {_lowered(SENTENCE[found])}"
     elif not isinstance(found, Placement):
         said = f"it will wait: {_lowered(SENTENCE[found])}"

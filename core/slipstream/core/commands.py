@@ -100,6 +100,17 @@ class Start:
     key: str
     number: int
     nodes: tuple[str, ...]
+    gpus: int = 0
+    """Of each node, if it owns them from now on instead of sitting beside others."""
 
 
-Command: TypeAlias = Admit | Advise | Withdraw | Settle | Save | Requeue | Start
+@dataclass(frozen=True, slots=True)
+class MakeGuest:
+    """Let a waiting job ask for guest seats in place of GPUs, so many on each node."""
+
+    token: str
+    key: str
+    seats: int
+
+
+Command: TypeAlias = Admit | Advise | Withdraw | Settle | Save | Requeue | Start | MakeGuest

@@ -13,7 +13,7 @@ from typing import TypeAlias
 # At run time too: the journal reads these classes back by their annotations.
 from slipstream.core.advice import Advice  # noqa: TC001
 from slipstream.core.classes import Mode  # noqa: TC001
-from slipstream.core.moves import Left, Move  # noqa: TC001
+from slipstream.core.moves import Left, Saga  # noqa: TC001
 from slipstream.core.records import JobRecord  # noqa: TC001
 from slipstream.core.rules import Rules
 from slipstream.core.sights import (  # noqa: TC001
@@ -176,8 +176,9 @@ class StateRestored:
     nodes: tuple[NodeSight, ...] = ()
     reports: tuple[NodeReported, ...] = ()
     groups: tuple[Group, ...] = ()
-    moves: tuple[Move, ...] = ()
+    moves: tuple[Saga, ...] = ()
     left: tuple[tuple[str, Left], ...] = ()
+    swapped: tuple[tuple[str, float], ...] = ()
 
 
 Event: TypeAlias = (

@@ -10,17 +10,18 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, assert_never
 
-from slipstream.core import answers, events, moving
+from slipstream.core import answers, events, moving, proposals, swapping
 from slipstream.core.advice import Advice, advice_key
 from slipstream.core.classes import Role, Strength
 from slipstream.core.commands import Admit, Advise, Arrival, Settle, Withdraw
+from slipstream.core.mirror import Mirror, rules_of
 from slipstream.core.moves import Stage
-from slipstream.core.placement import Field, Placement, felt
+from slipstream.core.placement import Placement
 from slipstream.core.planning import Planner, Verdict
 from slipstream.core.reasons import Reason
 from slipstream.core.records import PHASE_OF, JobRecord, Phase, unseen_key
 from slipstream.core.rules import Rules
-from slipstream.core.seats import holders, shut_gpus
+from slipstream.core.sitting import felt
 from slipstream.core.state import State, restored
 
 if TYPE_CHECKING:
@@ -28,8 +29,7 @@ if TYPE_CHECKING:
 
     from slipstream.core.commands import Command
     from slipstream.core.events import Event
-    from slipstream.core.seats import Shut
-    from slipstream.core.sights import GpuUse, JobSight, NodeSight
+    from slipstream.core.sights import JobSight, NodeSight
 
 _REASON_OF: Final[Mapping[Phase, Reason]] = {
     Phase.SUBMITTED: Reason.NOT_SEEN_YET,
@@ -48,8 +48,9 @@ class Machine:
         rules = rules or Rules()
         self.state = State(mode=rules.mode, rules=rules)
         self._left: Mapping[str, NodeSight] = {}
-        self._shut: Mapping[str, Shut] = {}
+        self._mirror = Mirror(rules_of(self.state))
         self._stale = False
+        self._swap_at_s: float | None = None
 
     def handle(self, event: Event) -> list[Command]:  # noqa: C901, PLR0911, PLR0912 (a table)
         """Take in what happened and say what to do."""
@@ -64,7 +65,7 @@ class Machine:
                 state.reports[event.node] = event
                 moving.reported(state, event)
                 # Heartbeats that change no decision are no reason for a round of planning.
-                if before is None or felt(before.gpus) != felt(event.gpus):
+                if before is None or felt(before) != felt(event):
                     self._stale = True
                 return []
             case events.TopologyRead():
@@ -99,6 +100,7 @@ class Machine:
                 return self._timer(event)
             case events.StateRestored():
                 self.state = restored(event)
+                self._mirror = Mirror(rules_of(self.state))
             case _:
                 assert_never(event)
         return self._planned(event.at_s)
@@ -110,6 +112,7 @@ class Machine:
         half_s = self.state.rules.lease_s / 2
         due = [advice.until_s - half_s for advice in self.state.advice.values()]
         due += map(moving.due_at_s, self.state.moves.values())
+        due += [at_s for at_s in (self._mirror.stale_at_s, self._swap_at_s) if at_s is not None]
         due += [
             record.since_s + self._patience_s(record)
             for record in self.state.jobs.values()
@@ -162,6 +165,7 @@ class Machine:
         """A job is in Slurm's queue, as told by Slurm."""
         phase = PHASE_OF[sight.standing]
         record = self.state.jobs.get(sight.ref)
+        self._reread(sight)
         settled: list[Command] = []
         if record is not None and sight.request and not record.token:
             self.state.drop(sight.ref)  # it was marked after we first saw it
@@ -174,6 +178,15 @@ class Machine:
         self.state.put(moved)
         moving.seen(self.state, moved, at_s)
         return settled
+
+    def _reread(self, sight: JobSight) -> None:
+        """What a marker tells that a submission did not, or that has changed since."""
+        asked = sight.request
+        known = self.state.requests.get(asked.token) if asked else None
+        if asked and known:
+            self.state.requests[asked.token] = replace(
+                known, role=asked.role, may_be_guest=asked.may_be_guest
+            )
 
     def _first_seen(
         self, sight: JobSight, phase: Phase, at_s: float
@@ -240,12 +253,19 @@ class Machine:
         if not self.state.advising:
             return Reason.SWITCHED_OFF if self.state.switched_off else Reason.WOULD_ADVISE
         return moving.target_for(
-            self.state, self._field(self._left, at_s), key, nodes, at_s, forced=forced
+            self.state,
+            lambda need: self._mirror.probe(need, self._left, at_s),
+            key,
+            nodes,
+            at_s,
+            forced=forced,
         )
 
     def _asked_to_move(self, event: events.MoveAsked) -> list[Command]:
         found = self.where_to(event.key, event.nodes, event.at_s, forced=event.forced)
-        return moving.begin(self.state, event, found) if isinstance(found, Placement) else []
+        if not isinstance(found, Placement):
+            return []
+        return proposals.begun(self.state, self._mirror, self._left, event, found)
 
     def _patience_s(self, record: JobRecord) -> float:
         return (
@@ -270,8 +290,9 @@ class Machine:
             for record in state.jobs.values()
             if record.token and record.phase in (Phase.WAITING, Phase.SUBMITTED)
         ]
-        held = holders(state.jobs.values())
-        self._shut = shut_gpus(state.nodes, held, state.requests, self._uses(at_s))
+        if rules_of(state) != self._mirror.rules:
+            self._mirror = Mirror(rules_of(state))
+        self._mirror.look(state, at_s)
         stuck = frozenset(
             key
             for key, advice in state.advice.items()
@@ -279,13 +300,20 @@ class Machine:
         )
         found = self._planner(state.nodes, at_s, stuck).plan(waiting)
         self._left = found.left
+        self._mirror.ended(at_s, found.unseated)
         commands: list[Command] = []
         for verdict in found.verdicts:
             commands += self._advised(verdict, at_s)
         said = {one.advice_key for one in found.verdicts} if state.advising else set()
         for key in [key for key in state.advice if key not in said]:
             commands += self._withdrawn(key)
-        return commands
+        swaps, self._swap_at_s = swapping.swaps(
+            state,
+            found.verdicts,
+            lambda need: self._mirror.probe(need, self._left, at_s),
+            at_s,
+        )
+        return commands + swaps + proposals.moves(state, self._mirror, self._left, at_s)
 
     def _advised(self, verdict: Verdict, at_s: float) -> list[Command]:
         """Say where one job should start or wait, unless that was said and still holds."""
@@ -302,6 +330,7 @@ class Machine:
                 return []
         # A guest must not sit where it would stand still, nor a moved job where it came from.
         bound = state.requests[record.token].role is Role.GUEST or record.key in state.moves
+        bound = bound or verdict.found is Reason.OVER_QUOTA
         state.advice[key] = Advice(
             token=record.token,
             task=record.task if placed else None,
@@ -339,16 +368,7 @@ class Machine:
         bound = {
             key: move.target for key, move in state.moves.items() if move.stage is not Stage.SAVING
         }
-        return Planner(state.requests, state.advice, stuck, self._field(nodes, at_s), bound)
-
-    def _field(self, nodes: Mapping[str, NodeSight], at_s: float) -> Field:
-        return Field(nodes, self._uses(at_s), self.state.topology, self._shut)
-
-    def _uses(self, at_s: float) -> dict[str, tuple[GpuUse, ...]]:
-        """What nodes reported, but for what is too old to be true."""
-        oldest_s = at_s - self.state.rules.report_s
-        reports = self.state.reports.items()
-        return {name: one.gpus for name, one in reports if one.at_s >= oldest_s}
+        return Planner(state.requests, state.advice, stuck, nodes, self._mirror, at_s, bound)
 
 
 def _told(sight: JobSight) -> str:

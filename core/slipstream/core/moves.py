@@ -29,7 +29,7 @@ PATIENCE_S: Final[Mapping[Stage, float]] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Move:
+class Saga:
     """One move under way. `number` fences it: what is told of an earlier one does not count."""
 
     key: str
@@ -39,6 +39,8 @@ class Move:
     number: int
     origin: tuple[str, ...]
     target: tuple[str, ...]
+    gpus: int = 0
+    """Of each node, if it is to own them there: an upgrade."""
     stage: Stage = Stage.SAVING
     asked_at_s: float
     since_s: float
@@ -47,7 +49,7 @@ class Move:
     starts: int = 0
     """How often it was told to start on its new nodes."""
 
-    def at(self, stage: Stage, at_s: float) -> Move:
+    def at(self, stage: Stage, at_s: float) -> Saga:
         """In the next stage."""
         return replace(self, stage=stage, since_s=at_s)
 

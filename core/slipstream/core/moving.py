@@ -16,15 +16,17 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from slipstream.core.commands import Requeue, Save, Start
-from slipstream.core.moves import PATIENCE_S, Left, Move, Stage
-from slipstream.core.placement import need_of, place
+from slipstream.core.moves import PATIENCE_S, Left, Saga, Stage
+from slipstream.core.placement import need_of
 from slipstream.core.reasons import Reason
 from slipstream.core.records import Phase
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from slipstream.core.commands import Command
     from slipstream.core.events import JobSaved, MoveAsked, NodeReported
-    from slipstream.core.placement import Field, Placement
+    from slipstream.core.placement import Need, Placement
     from slipstream.core.records import JobRecord
     from slipstream.core.state import State
 
@@ -32,12 +34,20 @@ BETWEEN_MOVES_S: Final = 600.0
 """SEEDS: a job moves at most once in ten minutes."""
 _STARTS: Final = 5
 """How often a job that has left is told to start on its new nodes, should Slurm be away."""
+MOST_AT_ONCE: Final = 2
+"""Moves of our own under way: each is work for disks, network and Slurm."""
 STANDS_S: Final = 60.0
 """Requeues of one job are at least so far apart, whoever asks."""
 
 
 def target_for(  # noqa: PLR0911 (one for each way a job does not move)
-    state: State, field: Field, key: str, nodes: tuple[str, ...], at_s: float, *, forced: bool
+    state: State,
+    probe: Callable[[Need], Placement | Reason],
+    key: str,
+    nodes: tuple[str, ...],
+    at_s: float,
+    *,
+    forced: bool,
 ) -> Placement | Reason:
     """Where a job would move to, or why it does not. Without `nodes` the best other ones."""
     record = state.jobs.get(key)
@@ -60,27 +70,29 @@ def target_for(  # noqa: PLR0911 (one for each way a job does not move)
     if need is None:
         return Reason.SHAPE_NOT_HANDLED
     away = (*record.sight.nodes, *(left.nodes if left else ()))
-    return place(replace(need, only_nodes=nodes, excluded_nodes=away), field)
+    return probe(replace(need, only_nodes=nodes, excluded_nodes=away))
 
 
-def begin(state: State, event: MoveAsked, found: Placement) -> list[Command]:
-    """Ask the job's node to save it."""
+def begin(state: State, event: MoveAsked, found: Placement, gpus: int = 0) -> list[Command]:
+    """Ask the job's node to save it; with `gpus` it is to own so many of each node there."""
     record = state.jobs[event.key]
     assert record.sight is not None  # noqa: S101 (target_for has looked)
     left = state.left.get(event.key)
-    move = Move(
+    move = Saga(
         key=event.key,
         token=record.token,
         job_id=str(record.sight.number),
         number=left.number + 1 if left else 1,
         origin=record.sight.nodes,
         target=found.nodes,
+        gpus=gpus,
         asked_at_s=event.at_s,
         since_s=event.at_s,
         submitted_at_s=record.sight.submitted_at_s,
     )
     state.moves[move.key] = move
-    _tell(state, move.key, event.at_s, f"moves to {','.join(move.target)}: {event.why}")
+    to = ",".join(move.target) + (", as owner" if gpus else "")
+    _tell(state, move.key, event.at_s, f"moves to {to}: {event.why}")
     return [_order(move)]
 
 
@@ -183,21 +195,21 @@ def overdue(state: State, at_s: float) -> None:
         _end(state, move, at_s, texts[move.stage])
 
 
-def due_at_s(move: Move) -> float:
+def due_at_s(move: Saga) -> float:
     """When the present stage has taken too long."""
     return move.since_s + PATIENCE_S[move.stage]
 
 
-def _order(move: Move) -> Command:
+def _order(move: Saga) -> Command:
     """What a move waits for in its present stage."""
     if move.stage is Stage.SAVING:
         return Save(move.token, move.job_id, move.origin[0], move.number)
     if move.stage is Stage.LEAVING:
         return Requeue(move.token, move.key, move.number, move.submitted_at_s)
-    return Start(move.token, move.key, move.number, move.target)
+    return Start(move.token, move.key, move.number, move.target, move.gpus)
 
 
-def _end(state: State, move: Move, at_s: float, text: str) -> None:
+def _end(state: State, move: Saga, at_s: float, text: str) -> None:
     state.moves.pop(move.key, None)
     _tell(state, move.key, at_s, text)
 

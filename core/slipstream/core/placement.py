@@ -1,44 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which nodes a job should start on: best fit for owners, quiet seats for guests. Pure.
+"""What a job needs, and which nodes have room for it but for GPUs: the guard Slurm would be. Pure.
 
-An owner goes where the fewest free GPUs remain, so that large holes stay for large jobs; on several
-nodes that is weighed against their nearness, by Liquid's score (slipstream.core.network). A guest
-goes where GPUs are least used, then where it meets the fewest owners, then where most seats are
-free; nearness decides among equals. The name settles what is left.
+Who sits on which GPU is the brain's to decide (slipstream.core.cluster); partitions, CPUs, memory
+and the numbers of GPUs and slots that Slurm counts are looked at here.
 """
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from slipstream.core.classes import Per, Role
-from slipstream.core.network.bestfit import best_fit, seated
+from slipstream.core.classes import JobClass, Per, Role
+from slipstream.core.network.bestfit import seated
 from slipstream.core.network.fabric import Fabric
-from slipstream.core.network.gangs import SERVERS, Gang, with_roles
-from slipstream.core.network.nearness import nearest
-from slipstream.core.network.room import Room
-from slipstream.core.network.scoring import Weights
+from slipstream.core.network.gangs import with_roles
 from slipstream.core.reasons import Reason
-from slipstream.core.seats import free_seats
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
-    from slipstream.core.network.nearness import Score
-    from slipstream.core.seats import Shut
-    from slipstream.core.sights import GpuUse, JobSight, NodeSight, Request
+    from slipstream.core.sights import JobSight, NodeSight, Request
     from slipstream.core.topology import Topology
 
-_USE_BUCKET_PCT: Final = 10
-"""Use within one bucket counts as equal: it is noise, and advice should not follow noise."""
-_MOST_NAMED: Final = 64
+MOST_NAMED: Final = 64
 """Nodes a guest is told to wait for: they must fit into one record of the advice board."""
-_LINK_MBPS: Final = 10_000.0
-"""What a node's link is thought to carry, as the estimator does of a job nobody knows."""
-
-_BUSY: Final = 100 // _USE_BUCKET_PCT
+_MEMORY_PART_MIB: Final = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +46,11 @@ class Need:
     """What its tasks are, and how many of each; servers first."""
     mbps: float | None = None
     """What each of its nodes sends, if that is known."""
+    account: str = ""
+    job_class: JobClass = JobClass.GUARANTEED
+    gpu_memory_mib: int = 0
+    gpu_use_pct: float = 0.0
+    """On each GPU, as predicted; 0 if nobody knows."""
 
     @property
     def seats_in_all(self) -> int:
@@ -80,16 +71,15 @@ class Placement:
 
 
 @dataclass(frozen=True, slots=True)
-class Field:
-    """Where a placement is chosen: nodes with what is used, their GPUs, their distances.
+class Room:
+    """How a job is spread over nodes, and which of them have room for it."""
 
-    `shut` has the nodes with GPUs that take no guests.
-    """
-
-    nodes: Mapping[str, NodeSight]
-    uses: Mapping[str, tuple[GpuUse, ...]]
-    topology: Topology
-    shut: Mapping[str, Shut] = dataclasses.field(default_factory=dict)
+    shape: Placement
+    """Its names are only places still to be filled."""
+    seated: frozenset[str]
+    """Nodes with so many GPUs or slots free, as Slurm counts."""
+    whole: frozenset[str]
+    """Those of them that have the CPUs and the memory, too."""
 
 
 def need_of(request: Request, sight: JobSight | None = None) -> Need | None:
@@ -98,11 +88,16 @@ def need_of(request: Request, sight: JobSight | None = None) -> Need | None:
         return None
     partition = (sight.partition if sight else "") or request.partition
     per_task = request.tasks if request.gpus.per is Per.TASK else 1
+    nodes = max(1, request.nodes_min)
+    # Jobs that need the same are looked for once: what does not count for a job is left out.
+    known = request.estimate if request.estimate and request.estimate.is_known else None
+    guest = request.role is Role.GUEST
+    several = nodes > 1 or request.gpus.per is not Per.NODE
     return Need(
         role=request.role,
         seats=request.gpus.count * per_task,
         spread=request.gpus.per is not Per.NODE,
-        nodes=max(1, request.nodes_min),
+        nodes=nodes,
         tasks=max(1, request.tasks),
         cpus_per_task=max(1, request.cpus_per_task),
         memory_mib_per_node=request.memory_mib_per_node,
@@ -110,15 +105,21 @@ def need_of(request: Request, sight: JobSight | None = None) -> Need | None:
         only_nodes=sight.required_nodes if sight else (),
         excluded_nodes=sight.excluded_nodes if sight else (),
         roles=request.roles,
-        mbps=(request.estimate and request.estimate.network_mbps) or None,
+        account="" if guest else request.account,
+        job_class=request.job_class,
+        mbps=(several and request.estimate and request.estimate.network_mbps) or None,
+        gpu_memory_mib=_in_parts(known.gpu_memory_mib or 0) if known and guest else 0,
+        gpu_use_pct=known.gpu_use_pct // 10 * 10 if known and guest else 0.0,
     )
 
 
-def place(need: Need, field: Field, keep: Sequence[str] = ()) -> Placement | Reason:
-    """Nodes for a job, or why there are none. Nodes it was given before are kept while they do."""
-    if kept := _kept(need, field, keep):
-        return _with_hosts(kept, need, field)
-    allowed = [node for node in field.nodes.values() if _may_use(node, need)]
+def _in_parts(memory_mib: int) -> int:
+    return -(-memory_mib // _MEMORY_PART_MIB) * _MEMORY_PART_MIB
+
+
+def room_for(need: Need, nodes: Mapping[str, NodeSight]) -> Room | Reason:
+    """Where a job could be, or why nowhere."""
+    allowed = [node for node in nodes.values() if _may_use(node, need)]
     shape = _shape(need, allowed)
     big_enough = [node for node in allowed if _could_hold(node, need, shape)]
     if len(big_enough) < len(shape.nodes):
@@ -126,82 +127,52 @@ def place(need: Need, field: Field, keep: Sequence[str] = ()) -> Placement | Rea
     free = [node for node in big_enough if _free_seats(node, need.role) >= shape.seats_per_node]
     if len(free) < len(shape.nodes):
         return Reason.NO_FREE_GPU if need.role is Role.OWNER else Reason.NO_FREE_SLOT
-    free = [node for node in free if _takes(node, need, shape, field)]
-    if len(free) < len(shape.nodes):
-        return Reason.NO_GUEST_SEAT
-    fitting = {node.name: node for node in free if _rest_is_free(node, need, shape)}
-    if len(fitting) < len(shape.nodes):
+    whole = [node.name for node in free if _rest_is_free(node, need, shape)]
+    return Room(shape, frozenset(node.name for node in free), frozenset(whole))
+
+
+def keeps(need: Need, nodes: Mapping[str, NodeSight], before: Sequence[str]) -> Room | None:
+    """The room on the nodes of before, if that is enough: most jobs of most rounds.
+
+    How a job is spread may change with the cluster, so that one is placed anew.
+    """
+    there = {name: nodes[name] for name in before if name in nodes}
+    if need.spread or len(there) != need.nodes:
+        return None
+    found = room_for(need, there)
+    return found if isinstance(found, Room) and len(found.whole) == need.nodes else None
+
+
+def given(
+    need: Need, nodes: Mapping[str, NodeSight], chosen: tuple[str, ...]
+) -> Placement | Reason:
+    """These nodes, if they have room for it."""
+    room = room_for(need, nodes)
+    if isinstance(room, Reason):
+        return room
+    if len(chosen) != len(room.shape.nodes) or not room.whole.issuperset(chosen):
         return Reason.NO_FREE_CPU_OR_MEMORY
-    return _with_hosts(_chosen(fitting, need, shape, field), need, field)
+    return replace(room.shape, nodes=chosen)
 
 
-def _chosen(
-    fitting: Mapping[str, NodeSight], need: Need, shape: Placement, field: Field
-) -> Placement:
-    """The best of enough nodes that hold it."""
-    count = len(shape.nodes)
-    if need.role is Role.GUEST or count == 1:
-        scores = {name: _score(node, need, shape, field) for name, node in fitting.items()}
-        return replace(shape, nodes=nearest(scores, count, field.topology))
-    gang = Gang(
-        key="",
-        gpus=(shape.seats_per_node,) * count,
-        servers=1 if any(name in SERVERS for name, _ in need.roles) else 0,
-        mbps=need.mbps,
-        apart=True,
-    )
-    fabric = Fabric({name: node.gpus for name, node in fitting.items()}, field.topology)
-    free = {name: node.gpus - node.gpus_used for name, node in fitting.items()}
-    plan = best_fit(gang, Room(fabric, free), Weights(link_mbps=_LINK_MBPS))
-    if plan is None:
-        raise AssertionError(f"{count} of {len(fitting)} nodes hold it, and none were found")
-    return replace(shape, nodes=tuple(sorted(plan.nodes)))
+def waits_at(room: Room, good: Collection[str]) -> Placement:
+    """The nodes where only CPUs or memory are missing, if they are: Slurm counts those better."""
+    enough = len(good) >= len(room.shape.nodes)
+    return replace(room.shape, nodes=tuple(sorted(good)[:MOST_NAMED]) if enough else ())
 
 
-def _with_hosts(placed: Placement, need: Need, field: Field) -> Placement:
+def with_hosts(placed: Placement, need: Need, topology: Topology) -> Placement:
     """Tasks with roles get a node each: servers in the middle, the others around them."""
     if sum(count for _, count in need.roles) != need.tasks or need.tasks == 1:
         return placed
     gang = with_roles("", dict(need.roles), server_gpus=1)
-    fabric = Fabric(dict.fromkeys(placed.nodes, placed.tasks_per_node), field.topology)
+    fabric = Fabric(dict.fromkeys(placed.nodes, placed.tasks_per_node), topology)
     each, left = [], need.tasks
     for at in range(len(fabric)):
         each.append((at, min(left, placed.tasks_per_node)))
         left -= each[-1][1]
     seats = seated(gang, [one for one in each if one[1]], fabric)
     return replace(placed, hosts=tuple(fabric.names[at] for at in seats))
-
-
-def with_seats(need: Need, field: Field) -> Placement:
-    """The nodes where only CPUs or memory are missing, if they are: Slurm counts those better."""
-    allowed = [node for node in field.nodes.values() if _may_use(node, need)]
-    shape = _shape(need, allowed)
-    good = [
-        node.name
-        for node in allowed
-        if _could_hold(node, need, shape)
-        and _free_seats(node, need.role) >= shape.seats_per_node
-        and _takes(node, need, shape, field)
-    ]
-    enough = len(good) >= len(shape.nodes)
-    return replace(shape, nodes=tuple(sorted(good)[:_MOST_NAMED]) if enough else ())
-
-
-def _kept(need: Need, field: Field, keep: Sequence[str]) -> Placement | None:
-    """The nodes of before if they still do: most jobs of most rounds, so nothing else is looked at.
-
-    How a job is spread may change with the cluster, so that one is placed anew.
-    """
-    nodes = [field.nodes[name] for name in keep if name in field.nodes]
-    if need.spread or len(nodes) != need.nodes:
-        return None
-    shape = _shape(need, ())
-    for node in nodes:
-        enough = _free_seats(node, need.role) >= shape.seats_per_node
-        enough = enough and _takes(node, need, shape, field)
-        if not (enough and _may_use(node, need) and _rest_is_free(node, need, shape)):
-            return None
-    return replace(shape, nodes=tuple(keep))
 
 
 def taken(nodes: Mapping[str, NodeSight], placed: Placement, role: Role) -> dict[str, NodeSight]:
@@ -217,11 +188,6 @@ def _after(node: NodeSight, placed: Placement, role: Role) -> NodeSight:
         slots_used=node.slots_used + (seats if role is Role.GUEST else 0),
         cpus_used=node.cpus_used + placed.cpus_per_node,
     )
-
-
-def felt(uses: Sequence[GpuUse]) -> tuple[tuple[int, bool, int], ...]:
-    """What placements see of GPUs: two reports that are felt alike decide alike."""
-    return tuple((_bucket(gpu), gpu.takes_guests, len(gpu.guest_jobs)) for gpu in uses)
 
 
 def _may_use(node: NodeSight, need: Need) -> bool:
@@ -259,12 +225,6 @@ def _rest_is_free(node: NodeSight, need: Need, shape: Placement) -> bool:
     )
 
 
-def _takes(node: NodeSight, need: Need, shape: Placement, field: Field) -> bool:
-    """Whether a guest finds its seats on GPUs that take guests; an owner has no such wish."""
-    seats = shape.seats_per_node
-    return need.role is Role.OWNER or free_seats(node, field.shut.get(node.name), seats) >= seats
-
-
 def _seats(node: NodeSight, role: Role) -> int:
     return node.gpus if role is Role.OWNER else node.slots
 
@@ -274,30 +234,6 @@ def _free_seats(node: NodeSight, role: Role) -> int:
         return 0
     used = node.gpus_used if role is Role.OWNER else node.slots_used
     return _seats(node, role) - used
-
-
-def _score(node: NodeSight, need: Need, shape: Placement, field: Field) -> Score:
-    """Less is better."""
-    free = _free_seats(node, need.role)
-    if need.role is Role.OWNER:
-        return (free - shape.seats_per_node, 0, 0)
-    use = _use_of_quietest(node, field.uses.get(node.name, ()), shape.seats_per_node)
-    # An owner that has just started shows no use yet: a GPU nobody owns is the safer seat.
-    owners_met = max(0, shape.seats_per_node - (node.gpus - node.gpus_used))
-    return (use, owners_met, -free)
-
-
-def _use_of_quietest(node: NodeSight, uses: Sequence[GpuUse], count: int) -> int:
-    """The mean use of the least used GPUs; an owned GPU nobody measures counts as busy."""
-    measured = tuple(map(_bucket, uses))
-    if not measured:
-        measured = (0,) * (node.gpus - node.gpus_used) + (_BUSY,) * node.gpus_used
-    quietest = sorted(measured)[: max(1, count)]
-    return sum(quietest) // len(quietest) if quietest else _BUSY
-
-
-def _bucket(gpu: GpuUse) -> int:
-    return int(gpu.use_pct // _USE_BUCKET_PCT)
 
 
 def _upwards(amount: int, parts: int) -> int:

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Final
 
 from slipstream.core.advice import advice_key
 from slipstream.core.classes import Role
-from slipstream.core.placement import Need, Placement, need_of, place, taken, with_seats
+from slipstream.core.placement import Need, Placement, need_of, taken
 from slipstream.core.reasons import Reason, from_slurm
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from slipstream.core.advice import Advice
-    from slipstream.core.placement import Field
+    from slipstream.core.mirror import Mirror
     from slipstream.core.records import JobRecord
     from slipstream.core.sights import NodeSight, Request
 
@@ -28,15 +28,19 @@ MOST_PLANNED: Final = 256
 """Jobs a round looks at: Slurm will not start more at once, and the machine must stay quick."""
 MOST_SENT_ELSEWHERE: Final = 16
 """Guests that are given other nodes in one round: each costs a look at the whole cluster."""
+MOST_ROOMS: Final = 16
+"""Kinds of guests of which a round says where they could sit if there were CPUs."""
 _KEPT_WAITING: Final = frozenset(
     {
         Reason.NO_FREE_SLOT,
         Reason.NO_GUEST_SEAT,
         Reason.NO_FREE_CPU_OR_MEMORY,
         Reason.BEHIND_OTHERS,
+        Reason.OVER_QUOTA,
     }
 )
-"""What passes: a guest waits for it, for Slurm alone would seat it where it has to stand still."""
+"""What passes: a guest waits for it, for Slurm alone would seat it where it has to stand still.
+An owner waits for its account's quota alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +71,36 @@ class Round:
     verdicts: tuple[Verdict, ...]
     left: Mapping[str, NodeSight]
 
+    @property
+    def unseated(self) -> int:
+        """Jobs that wait for somebody to leave."""
+        waits = _KEPT_WAITING | {Reason.NO_FREE_GPU}
+        return sum(verdict.found in waits for verdict in self.verdicts)
+
+
+class Refusals:
+    """What was refused in a round: who wants as much or more of the same is refused, too."""
+
+    def __init__(self) -> None:
+        self._least: dict[Need, list[tuple[int, float, Reason]]] = {}
+
+    def add(self, need: Need, why: Reason) -> None:
+        """Refused, and by anything but the lack of a quiet seat whatever it takes of a GPU."""
+        seat = why is Reason.NO_GUEST_SEAT
+        least = (need.gpu_memory_mib, need.gpu_use_pct, why) if seat else (0, 0.0, why)
+        self._least.setdefault(_apart_from_gpus(need), []).append(least)
+
+    def of(self, need: Need) -> Reason | None:
+        """Why this need is refused, if that is known."""
+        for memory_mib, use_pct, why in self._least.get(_apart_from_gpus(need), ()):
+            if need.gpu_memory_mib >= memory_mib and need.gpu_use_pct >= use_pct:
+                return why
+        return None
+
+
+def _apart_from_gpus(need: Need) -> Need:
+    return replace(need, gpu_memory_mib=0, gpu_use_pct=0.0)
+
 
 class Planner:
     """One round under way.
@@ -75,7 +109,9 @@ class Planner:
         requests: what was asked for, by token.
         advice: what was said before; nodes are kept while they do.
         stuck: keys of advice that Slurm has had time to follow and has not.
-        field: the nodes as they are.
+        nodes: as Slurm counts them.
+        mirror: the brain that says who sits where.
+        at_s: now.
         bound: the nodes that jobs under a move are bound for, by their keys.
     """
 
@@ -84,19 +120,22 @@ class Planner:
         requests: Mapping[str, Request],
         advice: Mapping[str, Advice],
         stuck: frozenset[str],
-        field: Field,
+        nodes: Mapping[str, NodeSight],
+        mirror: Mirror,
+        at_s: float,
         bound: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
     ) -> None:
         self._bound = bound
         self._requests = requests
         self._advice = advice
         self._stuck = stuck
-        self._left = dict(field.nodes)
-        self._field = replace(field, nodes=self._left)
+        self._left = dict(nodes)
+        self._mirror = mirror
+        self._at_s = at_s
         self._placed = 0
         self._sent_elsewhere = 0
-        self._refused: dict[Need, Reason] = {}
-        self._rooms: dict[Need, Placement] = {}
+        self._refusals = Refusals()
+        self._rooms: dict[Need, Placement | None] = {}
 
     def plan(self, waiting: Iterable[JobRecord]) -> Round:
         """Plan for all waiting jobs that carry our marker."""
@@ -114,7 +153,9 @@ class Planner:
             self._placed += 1
             self._left.update(taken(self._left, found, request.role))
             return Verdict(record, found)
-        if need is None or need.role is Role.OWNER or found not in _KEPT_WAITING:
+        if need is None or (need.role is Role.OWNER and found is not Reason.OVER_QUOTA):
+            return Verdict(record, found)
+        if found not in _KEPT_WAITING:
             return Verdict(record, found)
         return Verdict(record, found, self._room(need, found))
 
@@ -127,11 +168,13 @@ class Planner:
         if need is None:
             return Reason.SHAPE_NOT_HANDLED
         # Within a round room only shrinks: what was refused once is refused again, without a look.
-        if need in self._refused:
-            return self._refused[need]
-        found = self._elsewhere(record, need) or place(need, self._field, self._before(record))
+        if known := self._refusals.of(need):
+            return known
+        found = self._elsewhere(record, need) or self._mirror.place(
+            record.key, need, self._left, self._at_s, self._before(record)
+        )
         if not isinstance(found, Placement):
-            self._refused[need] = found
+            self._refusals.add(need, found)
         return found
 
     def _before(self, record: JobRecord) -> tuple[str, ...]:
@@ -150,15 +193,19 @@ class Planner:
             return None
         self._sent_elsewhere += 1
         avoided = (*need.excluded_nodes, *self._before(record))
-        found = place(replace(need, excluded_nodes=avoided), self._field)
+        found = self._mirror.place(
+            record.key, replace(need, excluded_nodes=avoided), self._left, self._at_s
+        )
         return found if isinstance(found, Placement) else None
 
-    def _room(self, need: Need, why: Reason) -> Placement:
+    def _room(self, need: Need, why: Reason) -> Placement | None:
         """Where a guest waits: nowhere, so that Slurm keeps no node for it, or where seats are."""
         if why is not Reason.NO_FREE_CPU_OR_MEMORY:
             return Placement((), need.seats, need.tasks, need.tasks * need.cpus_per_task)
+        if need not in self._rooms and len(self._rooms) >= MOST_ROOMS:
+            return Placement((), need.seats, need.tasks, need.tasks * need.cpus_per_task)
         if need not in self._rooms:
-            self._rooms[need] = with_seats(need, self._field)
+            self._rooms[need] = self._mirror.waits_at(need, self._left, self._at_s)
         return self._rooms[need]
 
 

@@ -23,3 +23,9 @@ class Rules:
     """How long a node's report counts; older ones are as if nobody measured."""
     forget_s: float = 600.0
     """How long a lost one is remembered for its user's question."""
+    shares: tuple[tuple[str, float], ...] = ()
+    """Each account's part of the GPUs, in any unit; nobody has a quota if nobody has a share."""
+    guest_below_pct: float = 80.0
+    """A GPU that is used more than that takes no further guest."""
+    guest_after_s: float = 300.0
+    """An `auto` job that has waited so long for GPUs is a guest, if there is a seat."""

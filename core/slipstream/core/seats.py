@@ -1,20 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which GPUs take guests: those that are free, or whose owner carries hooks and shares. Pure.
+"""Who is on which GPU, and which GPUs take guests: free ones, or whose owner shares. Pure.
 
 Slurm says who holds which GPU, a marker who is ours and shares, a coordinator what it knows of the
-hooks. A slot counts only if its GPU takes guests: on any other one a guest would stand still.
+hooks and where guests sit. Whom Slurm counts and nobody has seen has a place, too.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from slipstream.core.classes import Role
 from slipstream.core.records import Phase
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from slipstream.core.records import JobRecord
     from slipstream.core.sights import GpuUse, NodeSight, Request
@@ -23,13 +24,12 @@ _HERE: Final = (Phase.RUNNING, Phase.SUSPENDED, Phase.COMPLETING)
 
 
 @dataclass(frozen=True, slots=True)
-class Shut:
-    """The GPUs of one node that take no guests."""
+class Crowd:
+    """All jobs that hold something of one node."""
 
-    gpus: int
-    seats_used: int = 0
-    """Guests that sit there nevertheless: they were there before the owner."""
-    why: tuple[str, ...] = ()
+    owners: dict[int, JobRecord] = field(default_factory=dict)
+    """By the index of the GPU."""
+    guests: list[JobRecord] = field(default_factory=list)
 
 
 def holders(jobs: Iterable[JobRecord]) -> dict[tuple[str, int], JobRecord]:
@@ -42,53 +42,104 @@ def holders(jobs: Iterable[JobRecord]) -> dict[tuple[str, int], JobRecord]:
     }
 
 
-def shut_gpus(
-    nodes: Mapping[str, NodeSight],
-    held: Mapping[tuple[str, int], JobRecord],
-    requests: Mapping[str, Request],
-    uses: Mapping[str, tuple[GpuUse, ...]],
-) -> dict[str, Shut]:
-    """The nodes that have such GPUs."""
-    why: dict[str, dict[int, str]] = {}
-    for (name, index), record in held.items():
-        if told := _against(record, requests):
-            why.setdefault(name, {})[index] = told
-    for name, gpus in uses.items():
-        for gpu in gpus:
-            if not gpu.takes_guests:
-                owner = held.get((name, gpu.index))
-                who = owner.key if owner else gpu.owner_job or ""
-                told = f"owner {who} takes none now" if who else f"GPU {gpu.index} takes none now"
-                why.setdefault(name, {}).setdefault(gpu.index, told)
-    known = Counter(name for name, _ in held)
-    found = {}
-    for name, node in nodes.items():
-        # Without a report a GPU in use by nobody we know is like one of a job without our marker.
-        unknown = 0 if name in uses else max(0, node.gpus_used - known[name])
-        reasons = why.get(name, {})
-        if unknown or reasons:
-            seated = {gpu.index: len(gpu.guest_jobs) for gpu in uses.get(name, ())}
-            found[name] = Shut(
-                gpus=min(node.gpus, len(reasons) + unknown),
-                seats_used=sum(seated.get(index, 0) for index in reasons),
-                why=(
-                    *dict.fromkeys(reasons[index] for index in sorted(reasons)),
-                    *(["an owner is not known"] if unknown else []),
-                ),
-            )
+def crowds(jobs: Iterable[JobRecord], requests: Mapping[str, Request]) -> dict[str, Crowd]:
+    """Who is on which node."""
+    found: dict[str, Crowd] = {}
+    for record in jobs:
+        sight = record.sight
+        if sight is None or record.phase not in _HERE:
+            continue
+        for name, index in sight.gpu_places:
+            found.setdefault(name, Crowd()).owners[index] = record
+        request = requests.get(record.token)
+        if request is not None and request.role is Role.GUEST:
+            for name in sight.nodes:
+                found.setdefault(name, Crowd()).guests.append(record)
     return found
 
 
-def free_seats(node: NodeSight, shut: Shut | None, count: int) -> int:
-    """Slots a guest with `count` of them can have here: no two on one GPU if that can be."""
-    free = node.slots - node.slots_used
-    if shut is None or not node.gpus:
-        return free
-    open_gpus = node.gpus - shut.gpus
-    if open_gpus < min(count, node.gpus):
-        return 0
-    open_slots = open_gpus * (node.slots // node.gpus)
-    return min(free, open_slots - max(0, node.slots_used - shut.seats_used))
+def owners_of(
+    node: NodeSight, known: Mapping[int, JobRecord], uses: Sequence[GpuUse]
+) -> dict[int, JobRecord | None]:
+    """Who holds each GPU of a node; None: somebody whom Slurm counts and nobody has seen."""
+    held: dict[int, JobRecord | None] = {at: one for at, one in known.items() if at < node.gpus}
+    told = {gpu.index for gpu in uses if gpu.owner_job is not None}
+    rest = sorted((at for at in range(node.gpus) if at not in held), key=lambda at: at not in told)
+    held.update(dict.fromkeys(rest[: max(0, node.gpus_used - len(held))]))
+    return held
+
+
+def shut_gpus(
+    held: Mapping[int, JobRecord | None],
+    requests: Mapping[str, Request],
+    uses: Sequence[GpuUse] | None,
+) -> dict[int, str]:
+    """The GPUs of a node that take no guests, each with the reason; `uses` if it reports."""
+    why: dict[int, str] = {}
+    for index, owner in held.items():
+        if owner is not None and (told := _against(owner, requests)):
+            why[index] = told
+        elif owner is None and uses is None:
+            # Without a report it is like one of a job without our marker.
+            why[index] = "an owner is not known"
+    for gpu in uses or ():
+        if not gpu.takes_guests:
+            owner = held.get(gpu.index)
+            who = owner.key if owner else gpu.owner_job or ""
+            told = f"owner {who} takes none now" if who else f"GPU {gpu.index} takes none now"
+            why.setdefault(gpu.index, told)
+    return why
+
+
+def guests_of(
+    node: NodeSight,
+    guests: Sequence[JobRecord],
+    uses: Sequence[GpuUse],
+    shut: Iterable[int],
+) -> list[tuple[JobRecord | None, tuple[int, ...]]]:
+    """Which GPUs each guest sits on: as its node tells, else where it is thought to.
+
+    None is one whom Slurm counts and nobody has seen.
+    """
+    seated: Counter[int] = Counter()
+    found: list[tuple[JobRecord | None, tuple[int, ...]]] = []
+    places = {
+        number: tuple(gpu.index for gpu in uses if number in gpu.guest_jobs)
+        for gpu in uses
+        for number in gpu.guest_jobs
+    }
+    closed = set(shut)
+    # Where nobody tells, on open GPUs: seats there are what is scarce.
+    order = sorted(range(node.gpus), key=lambda at: (at in closed, at))
+    each = max(1, node.slots // max(1, node.gpus))
+
+    def quietest(count: int) -> tuple[int, ...]:
+        ranked = sorted(order, key=lambda at: (seated[at] >= each, at in closed, seated[at], at))
+        return tuple(sorted(ranked[:count]))
+
+    slots = 0
+    untold: list[tuple[JobRecord | None, int]] = []
+    for record in guests:
+        assert record.sight is not None  # noqa: S101 (crowds has looked)
+        count = max(1, record.sight.slots // max(1, len(record.sight.nodes)))
+        slots += count
+        at = places.pop(str(record.sight.number), ())
+        if at:
+            found.append((record, at))
+            seated.update(at)
+        else:
+            untold.append((record, count))
+    for at in places.values():  # told of by the node, and not seen in Slurm yet
+        found.append((None, at))
+        seated.update(at)
+        slots += len(at)
+    untold += [(None, 1)] * max(0, node.slots_used - slots)
+    for record_or_none, count in untold:
+        at = quietest(min(count, node.gpus))
+        if at:
+            found.append((record_or_none, at))
+            seated.update(at)
+    return found
 
 
 def _against(owner: JobRecord, requests: Mapping[str, Request]) -> str:

@@ -35,12 +35,18 @@ class Request:
     """Whether it may be moved: not with --no-slip-move."""
     shares: bool = True
     """False: its user wants no guest on its GPUs."""
+    may_be_guest: bool = False
+    """Whether its GPUs can be swapped for seats while it waits; only its marker tells."""
+    elastic: tuple[int, int] | None = None
+    """With how many GPUs it can train, least and most."""
     nodes_min: int = 1
     tasks: int = 1
     cpus_per_task: int = 1
     memory_mib_per_node: int = 0
     partition: str = ""
     uid: int = 0
+    account: str = ""
+    """Whose quota its GPUs count against: Slurm's account."""
     name: str = ""
     roles: tuple[tuple[str, int], ...] = ()
     """What its tasks are and how many of each, as in ps:1,worker:4; a marker does not tell."""
@@ -70,6 +76,7 @@ class JobSight:
     name: str = ""
     user: str = ""
     uid: int = 0
+    account: str = ""
     partition: str = ""
     priority: int = 0
     submitted_at_s: int = 0
@@ -93,6 +100,8 @@ class NodeSight:
 
     name: str
     takes_jobs: bool = True
+    drained: bool = False
+    """Somebody wants it empty. One that does not answer takes no jobs either, and is waited for."""
     state: str = ""
     partitions: tuple[str, ...] = ()
     gpus: int = 0

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from slipstream.core.advice import Advice
-    from slipstream.core.moves import Left, Move
+    from slipstream.core.moves import Left, Saga
     from slipstream.core.records import JobRecord
     from slipstream.core.sights import NodeSight, Request
 
@@ -38,9 +38,11 @@ class State:
     nodes: dict[str, NodeSight] = field(default_factory=dict)
     reports: dict[str, NodeReported] = field(default_factory=dict)
     groups: tuple[Group, ...] = ()
-    moves: dict[str, Move] = field(default_factory=dict)
+    moves: dict[str, Saga] = field(default_factory=dict)
     """Under way, by the job's key."""
     left: dict[str, Left] = field(default_factory=dict)
+    swapped: dict[str, float] = field(default_factory=dict)
+    """Jobs that were to become guests, by their keys: when."""
     _keys_of: dict[str, dict[str, None]] = field(default_factory=dict)
     """The jobs of each token, in the order they came: arrays have thousands."""
     _topology: tuple[tuple[str, ...], tuple[Group, ...], Topology] | None = None
@@ -56,12 +58,18 @@ class State:
         record = self.jobs.pop(key, None)
         self.moves.pop(key, None)
         self.left.pop(key, None)
+        self.swapped.pop(key, None)
         if record and record.token:
             keys = self._keys_of[record.token]
             del keys[key]
             if not keys:
                 del self._keys_of[record.token]
         return record
+
+    def fresh_reports(self, at_s: float) -> dict[str, NodeReported]:
+        """What nodes reported, but for what is too old to be true."""
+        oldest_s = at_s - self.rules.report_s
+        return {name: one for name, one in self.reports.items() if one.at_s > oldest_s}
 
     @property
     def topology(self) -> Topology:
@@ -97,6 +105,7 @@ class State:
             groups=self.groups,
             moves=tuple(self.moves.values()),
             left=tuple(self.left.items()),
+            swapped=tuple(self.swapped.items()),
         )
 
 
@@ -114,6 +123,7 @@ def restored(event: StateRestored) -> State:
         groups=event.groups,
         moves={move.key: move for move in event.moves},
         left=dict(event.left),
+        swapped=dict(event.swapped),
     )
     for record in event.jobs:
         state.put(record)

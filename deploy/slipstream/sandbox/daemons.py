@@ -71,7 +71,7 @@ def slurmd(plan: Plan, layout: Layout, node: str) -> Daemon:
     )
 
 
-def scheduler(layout: Layout) -> Daemon:
+def scheduler(plan: Plan, layout: Layout) -> Daemon:
     """Our central daemon; a sandbox has no years of trust to earn, so it starts with advice on."""
     return Daemon(
         "scheduler",
@@ -82,6 +82,10 @@ def scheduler(layout: Layout) -> Daemon:
             "SLIPSTREAM_DISABLE_FILE": str(layout.disable_file),
             "SLIPSTREAM_SCHEDULER_MODE": "advise",
             "SLIPSTREAM_SCHEDULER_SLURM_USER": "root",
+            **{
+                f"SLIPSTREAM_SCHEDULER_{name.upper()}": value
+                for name, value in plan.scheduler.items()
+            },
         },
     )
 

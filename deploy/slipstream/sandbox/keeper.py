@@ -114,7 +114,7 @@ class Keeper:
 
     def _start_slipstream(self) -> None:
         nodes = self._plan.shape.node_names
-        self._launch(daemons.scheduler(self._layout))
+        self._launch(daemons.scheduler(self._plan, self._layout))
         for node in nodes:
             self._launch(daemons.coordinator(self._plan, self._layout, node))
         sockets = [self._layout.run / "submit.sock", self._layout.run / "api.sock"]

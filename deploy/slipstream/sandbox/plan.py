@@ -4,13 +4,14 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from slipstream.sandbox.errors import SandboxError
 from slipstream.sandbox.shape import Shape
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
 ACCOUNTS: Final = ("research", "production")
@@ -29,6 +30,8 @@ class Plan:
     """The coordinators carry out what they decide: shares, caps and turns."""
     turn_s: float = 60.0
     """How long a shared job's turn is."""
+    scheduler: Mapping[str, str] = field(default_factory=dict)
+    """Settings of our scheduler, by their names."""
     accounting: bool = False
     """slurmdbd and a MariaDB of its own, with the accounts below."""
     netns: bool = False
@@ -87,6 +90,7 @@ class Plan:
                 "daemons": self.daemons,
                 "enforce": self.enforce,
                 "turn_s": self.turn_s,
+                "scheduler": dict(self.scheduler),
                 "accounting": self.accounting,
                 "netns": self.netns,
                 "plugin_dir": self.plugin_dir,

@@ -22,7 +22,7 @@ from slipstream.sandbox.layout import MARKER_VARIABLE, Layout, default_home
 from slipstream.sandbox.plan import Plan, load_plan
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from slipstream.sandbox.shape import Shape
 
@@ -36,6 +36,7 @@ class Options(TypedDict, total=False):
     daemons: bool
     enforce: bool
     turn_s: float
+    scheduler: Mapping[str, str]
     accounting: bool
     netns: bool
     plugin_dir: str

@@ -21,6 +21,7 @@ from slipstream.cli.sandbox import sandbox
 from slipstream.cli.scheduler import scheduler
 from slipstream.cli.setup import setup
 from slipstream.cli.simulate import simulate
+from slipstream.cli.what_if import what_if
 from slipstream.cli.why import why
 
 
@@ -41,6 +42,7 @@ def main() -> None:
       slipstream why JOBID                     one job's reason and story
       slipstream estimate train.sh             what a job would be thought to need
       slipstream doctor                        whether Slurm and Slipstream fit together here
+      slipstream what-if --policy antman       what another policy would do now
 
     \b
     Before that:
@@ -64,6 +66,7 @@ COMMANDS = (
     scheduler,
     setup,
     simulate,
+    what_if,
     why,
 )
 for command in COMMANDS:

@@ -83,7 +83,7 @@ class Api:
 
     async def gpus(self, _request: Request) -> Response:
         """Every node with its GPUs."""
-        return self._answer(nodes=views.nodes(self._state))
+        return self._answer(nodes=views.nodes(self._state), shares=dict(self._state.rules.shares))
 
     async def why(self, request: Request) -> Response:
         """One job."""

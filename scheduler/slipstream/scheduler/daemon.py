@@ -144,7 +144,7 @@ class Daemon:
             Carriers(*sinks),
             self._tell,
             self._journal_failed,
-            Deeds(self._orders, Hands(slurm, self._poller.nudge)),
+            Deeds(self._orders, Hands(slurm, self._poller.nudge, alone=self._hold.alone)),
         )
         self._engine = Engine(
             machine,

@@ -15,7 +15,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from slipstream.core.commands import Admit, Advise, Requeue, Save, Start, Withdraw
+from slipstream.core.commands import Admit, Advise, MakeGuest, Requeue, Save, Start, Withdraw
 from slipstream.core.events import CommandRefused, StateRestored, SwitchedOff
 from slipstream.scheduler.journal import Outcome
 from slipstream.scheduler.sink import SinkError
@@ -173,13 +173,15 @@ class Enactor:
             self._sink.advise(command.advice)
         elif isinstance(command, Withdraw):
             self._sink.withdraw(command.token, command.task)
-        elif isinstance(command, Save | Requeue | Start):
+        elif isinstance(command, Save | Requeue | Start | MakeGuest):
             if self._deeds is None:
                 raise SinkError("this scheduler moves no jobs")
             if isinstance(command, Save):
                 self._deeds.orders.save(command)
             elif isinstance(command, Requeue):
                 self._deeds.hands.requeue(command)
+            elif isinstance(command, MakeGuest):
+                self._deeds.hands.make_guest(command)
             else:
                 self._deeds.hands.start(command)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is done to jobs in Slurm for a move: requeue, and let it start again. Seldom, and with care.
+"""What is done to jobs in Slurm: requeue and start them for a move, swap GPUs for seats. With care.
 
 Slurm is looked at before each deed: a scheduler that was killed does not know which of them it has
 done, and asks for all again. Requeues are expensive for Slurm: at most a few in a second, whoever
@@ -10,27 +10,43 @@ from __future__ import annotations
 
 import logging
 import time
+from contextlib import nullcontext
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from slipstream.scheduler.sink import SinkError
 from slipstream.slurm_plugin.errors import Kind, SlurmError
+from slipstream.slurm_plugin.gres import Gres
 from slipstream.slurm_plugin.records import each_task
-from slipstream.slurm_plugin.soft_hold import Bind, update_for
+from slipstream.slurm_plugin.requests import JobUpdate
+from slipstream.slurm_plugin.soft_hold import Bind, Hold, update_for
 from slipstream.slurm_plugin.states import JobState
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from contextlib import AbstractContextManager
 
-    from slipstream.core.commands import Requeue, Start
+    from slipstream.core.commands import MakeGuest, Requeue, Start
     from slipstream.slurm_plugin.protocol import Slurm
     from slipstream.slurm_plugin.records import Job
 
 _LOG = logging.getLogger(__name__)
 _REQUEUES_PER_S: Final = 5
+_SWAP_S: Final = 30
+"""How long a job is kept from starting while its GPUs become seats."""
 
 
 class Hands:
-    """Carries out what only Slurm can do. Raises `SinkError` where Slurm would not."""
+    """Carries out what only Slurm can do. Raises `SinkError` where Slurm would not.
+
+    Args:
+        slurm: who does it.
+        nudge: asks for another look.
+        clock: to keep requeues apart.
+        sleep: the same.
+        now: the date, for starts.
+        alone: keeps others who write markers away meanwhile.
+    """
 
     def __init__(
         self,
@@ -38,7 +54,11 @@ class Hands:
         nudge: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
+        now: Callable[[], float] = time.time,
+        alone: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
+        self._now = now
+        self._alone = alone
         self._slurm = slurm
         self._nudge = nudge
         self._clock = clock
@@ -77,11 +97,35 @@ class Hands:
             return
         if job.state is not JobState.PENDING or job.completing:
             raise SinkError(f"it could not be started: it is {job.state}, and may complete still")
-        try:
-            self._slurm.update(job.ref, update_for(job, Bind(command.nodes)))
-        except SlurmError as error:
-            raise SinkError(f"it could not be started: {error}") from error
+        change = update_for(job, Bind(command.nodes))
+        if command.gpus:
+            change = _swapped(job, change, "slot", Gres("gpu", count=command.gpus))
+        with self._alone():
+            self._change(job, change, "started")
         self._nudge()
+
+    def make_guest(self, command: MakeGuest) -> None:
+        """Swap the GPUs a waiting job asks for by seats, and its role in the marker.
+
+        It takes Slurm two requests, between which it asks for nothing: so it is held meanwhile, by
+        a soft hold that whoever keeps jobs to their advice takes over, and that ends by itself.
+        """
+        with self._alone():
+            job = self._found(command.key)
+            if job.state is not JobState.PENDING or not job.asked.per_node:
+                raise SinkError(f"job {command.key} does not wait for GPUs of a node")
+            hold = update_for(job, Hold(int(self._now()) + _SWAP_S))
+            marked = JobUpdate(admin_comment=hold.admin_comment)
+            self._change(job, hold, "held")
+            seats = Gres("slot", count=command.seats)
+            self._change(job, _swapped(job, marked, "gpu", seats), "given seats")
+        self._nudge()
+
+    def _change(self, job: Job, change: JobUpdate, what: str) -> None:
+        try:
+            self._slurm.update(job.ref, change)
+        except SlurmError as error:
+            raise SinkError(f"it could not be {what}: {error}") from error
 
     def _found(self, key: str) -> Job:
         """The job as Slurm has it now: what was polled may be older than what we did."""
@@ -102,3 +146,11 @@ def _has_left(job: Job, command: Requeue) -> bool:
         job.completing and job.state in (JobState.RUNNING, JobState.UNTOLD)
     )
     return on_its_way or (requeued and job.state is JobState.RUNNING)
+
+
+def _swapped(job: Job, change: JobUpdate, gone: str, gres: Gres) -> JobUpdate:
+    """The same change, with GPUs for seats or seats for GPUs, and the role in the marker."""
+    rest = tuple(one for one in job.asked.per_node if one.name not in ("gpu", "slot"))
+    was, now = ("guest", "owner") if gone == "slot" else ("owner", "guest")
+    marked = (change.admin_comment or "").replace(f" role={was} ", f" role={now} ")
+    return replace(change, gres_per_node=(*rest, gres), admin_comment=marked)

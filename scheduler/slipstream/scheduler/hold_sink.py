@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from slipstream.core.advice import advice_key
@@ -24,7 +25,7 @@ from slipstream.slurm_plugin.advice import AdviceError, boot_s
 from slipstream.slurm_plugin.soft_hold import Moment, SoftHold
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from slipstream.core.advice import Advice
     from slipstream.slurm_plugin import Poller, Slurm, Snapshot
@@ -55,6 +56,7 @@ class HoldSink:
         self._acting = True
         self._let_go: Snapshot | None = None
         self._acted_at_s = 0.0
+        self._changes = threading.Lock()
         self._wake = threading.Condition()
         self._news = False
         self._stopping = False
@@ -103,11 +105,21 @@ class HoldSink:
             return
         with self._wake:
             said = tuple(self._said.values()) if self._acting else ()
-        moment = Moment(time.time(), boot_s())
-        if self._hold.tick(said, snapshot.jobs, snapshot.nodes, moment):
-            self._acted_at_s = time.time()
-            self._poller.nudge()
+        with self._changes:
+            if snapshot.at_s <= self._acted_at_s:
+                return  # somebody else has changed jobs meanwhile, and their markers
+            moment = Moment(time.time(), boot_s())
+            if self._hold.tick(said, snapshot.jobs, snapshot.nodes, moment):
+                self._acted_at_s = time.time()
+                self._poller.nudge()
         self._let_go = None if self._acting else snapshot
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """For who changes jobs himself: soft hold waits, and then looks at them again first."""
+        with self._changes:
+            yield
+            self._acted_at_s = time.time()
 
     def _tell(self) -> None:
         """Wake the working thread, if it has anything to do with what is said."""

@@ -54,12 +54,15 @@ def request_of(job: Job) -> Request | None:
             weight=int(words.get("weight", "1")),
             shares=words.get("share") != "no",
             moves=words.get("move") != "no",
+            may_be_guest=words.get("guest") == "may",
+            elastic=_range(words.get("elastic", "")),
             nodes_min=max(1, job.node_count),
             tasks=max(1, job.task_count),
             cpus_per_task=max(1, job.cpus // max(1, job.task_count)),
             memory_mib_per_node=job.memory_mib_per_node or 0,
             partition=job.partition,
             uid=job.uid,
+            account=job.account,
             name=job.name,
         )
     except (KeyError, ValueError) as error:
@@ -67,3 +70,9 @@ def request_of(job: Job) -> Request | None:
     if words.get("v") != "1" or not TOKEN.fullmatch(request.token):
         raise MarkerError(f"marker of job {job.ref} is not v=1 with a token of 16 hex: {words}")
     return request
+
+
+def _range(word: str) -> tuple[int, int] | None:
+    """1-8; a ValueError for anything else but nothing."""
+    least, _, most = word.partition("-")
+    return (int(least), int(most)) if word else None

@@ -58,6 +58,7 @@ class _Submission(msgspec.Struct):
     argv: Any = None
     hints: Any = None
     roles: Any = None
+    elastic: Any = None
     share: bool | None = None
     move: bool | None = None
 
@@ -140,12 +141,14 @@ def read_clues(line: bytes) -> Clues:
         weight=told.weight or 1,
         shares=told.share is not False,
         moves=told.move is not False,
+        elastic=_range(told.elastic),
         nodes_min=max(1, (told.nodes[0] if told.nodes else None) or 1),
         tasks=max(1, told.tasks or 1),
         cpus_per_task=max(1, told.cpus_per_task or 1),
         memory_mib_per_node=max(0, told.memory_mib or 0),
         partition=told.partition or "",
         uid=told.uid,
+        account=told.account or "",
         name=told.name or "",
         # A Lua table has no order: by name, so that the same job is always the same request.
         roles=tuple(sorted((name, n) for name, n in _pairs(told.roles, int).items() if n > 0)),
@@ -171,6 +174,14 @@ def _pairs(told: object, kind: type[_Value]) -> dict[str, _Value]:
     """Lua's table of such values by name, which may also be an empty list."""
     pairs = told.items() if isinstance(told, dict) else ()
     return {name: value for name, value in pairs if isinstance(value, kind)}
+
+
+def _range(told: object) -> tuple[int, int] | None:
+    """Least and most; what is none of that is not said."""
+    match told:
+        case [int(least), int(most)] if 0 < least <= most:
+            return least, most
+    return None
 
 
 def sized(request: Request, estimate: Estimate) -> Request:

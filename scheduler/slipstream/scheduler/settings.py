@@ -7,11 +7,13 @@ something.
 
 from __future__ import annotations
 
+import math
 import tomllib
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 from slipstream.core.classes import Mode
 from slipstream.core.rules import Rules
@@ -19,7 +21,7 @@ from slipstream.scheduler.carriers import Carrier
 from slipstream.slurm_plugin import Pace
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable
 
 PREFIX: Final = "SLIPSTREAM_SCHEDULER_"
 _SHARED: Final = {
@@ -30,6 +32,9 @@ _SHARED: Final = {
 """Folders other parts of Slipstream have to agree on have one name for all."""
 FILE_VARIABLE: Final = "SLIPSTREAM_SCHEDULER_FILE"
 DEFAULT_FILE: Final = Path("/etc/slipstream/scheduler.toml")
+
+
+Shares: TypeAlias = tuple[tuple[str, float], ...]
 
 
 class SettingsError(ValueError):
@@ -53,6 +58,12 @@ class Settings:
     tick_s: float = 0.2
     lease_s: float = 60.0
     arrival_s: float = 60.0
+    guest_below_pct: float = 80.0
+    """A GPU that is used more than that over 10 s takes no further guest."""
+    guest_after_s: float = 300.0
+    """An `auto` job that has waited so long for GPUs becomes a guest (mode enforce)."""
+    shares: Shares = ()
+    """Each account's part of the GPUs: guaranteed jobs own no more; none: no quotas."""
     poll_fastest_s: float = 0.25
     poll_changed_s: float = 2.0
     poll_slowest_s: float = 10.0
@@ -67,7 +78,7 @@ class Settings:
             raise SettingsError(f"log_level is {self.log_level!r}, known: {list(_LEVELS)}")
         if not 0 <= self.api_port <= _LAST_PORT:
             raise SettingsError(f"api_port is {self.api_port}, it must be 0 to {_LAST_PORT}")
-        for name in ("tick_s", "lease_s", "arrival_s"):
+        for name in ("tick_s", "lease_s", "arrival_s", "guest_below_pct"):
             if getattr(self, name) <= 0:
                 raise SettingsError(f"{name} is {getattr(self, name):g}, it must be above 0")
         if self.keep_checkpoints_s < 0:
@@ -90,7 +101,14 @@ class Settings:
 
     def rules(self) -> Rules:
         """What decisions go by."""
-        return Rules(mode=self.mode, lease_s=self.lease_s, arrival_s=self.arrival_s)
+        return Rules(
+            mode=self.mode,
+            lease_s=self.lease_s,
+            arrival_s=self.arrival_s,
+            shares=self.shares,
+            guest_below_pct=self.guest_below_pct,
+            guest_after_s=self.guest_after_s,
+        )
 
 
 _LEVELS: Final = ("debug", "info", "warning", "error")
@@ -112,6 +130,23 @@ def _one_of(kind: type[_Word]) -> Callable[[str], _Word]:
     return read
 
 
+def _shares(value: object) -> Shares:
+    """A table in the file, `vision=2,speech=1` elsewhere; the order does not matter."""
+    pairs: Iterable[tuple[str, Any]]
+    if isinstance(value, Mapping):
+        pairs = value.items()
+    else:
+        words = [word.strip() for word in str(value).split(",") if word.strip()]
+        pairs = [(name.strip(), part) for name, _, part in (word.partition("=") for word in words)]
+    try:
+        shares = tuple(sorted((name, float(part)) for name, part in pairs))
+    except (TypeError, ValueError):
+        raise SettingsError(f"shares is {value!r}, say: vision=2,speech=1") from None
+    if wrong := [name for name, part in shares if not name or not 0 < part < math.inf]:
+        raise SettingsError(f"shares of {wrong} must be above 0")
+    return shares
+
+
 _READ: Final[Mapping[str, Callable[[Any], Any]]] = {
     "Path": Path,
     "Mode": _one_of(Mode),
@@ -119,6 +154,7 @@ _READ: Final[Mapping[str, Callable[[Any], Any]]] = {
     "str": str,
     "int": int,
     "float": float,
+    "Shares": _shares,
 }
 
 

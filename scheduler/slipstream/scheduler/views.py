@@ -7,15 +7,16 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
 from slipstream.core.answers import estimated
+from slipstream.core.placement import need_of
 from slipstream.core.reasons import SENTENCE, Reason, from_slurm
 from slipstream.core.records import Phase
-from slipstream.core.seats import holders, shut_gpus
+from slipstream.core.seats import Crowd, crowds, holders, owners_of, shut_gpus
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from slipstream.core.records import JobRecord
-    from slipstream.core.sights import NodeSight, Training
+    from slipstream.core.sights import NodeSight, Request, Training
     from slipstream.core.state import State
 
 View = dict[str, Any]
@@ -36,16 +37,23 @@ def job(state: State, record: JobRecord, training: Mapping[str, Training]) -> Vi
     request = state.requests.get(record.token)
     advice = state.advice.get(record.advice_key)
     waits = record.phase in (Phase.WAITING, Phase.SUBMITTED)
+    need = need_of(request) if request else None
     return {
         "job": sight.ref if sight else None,
         "token": record.token or None,
         "name": sight.name if sight else (request.name if request else ""),
         "user": sight.user if sight else "",
         "uid": sight.uid if sight else (request.uid if request else None),
+        "account": sight.account if sight else (request.account if request else ""),
         "partition": sight.partition if sight else (request.partition if request else ""),
+        "priority": sight.priority if sight else 0,
+        "submitted_at_s": sight.submitted_at_s if sight else record.since_s,
         "class": request.job_class if request else None,
         "role": request.role if request else None,
         "gpus_asked": f"{request.gpus.per}:{request.gpus.count}" if request else None,
+        "gpus_in_all": need.seats_in_all if need else None,
+        "estimate": _estimate(request),
+        "elastic": list(request.elastic) if request and request.elastic else None,
         "gpus": sight.gpus if sight else 0,
         "slots": sight.slots if sight else 0,
         "phase": record.phase,
@@ -56,6 +64,15 @@ def job(state: State, record: JobRecord, training: Mapping[str, Training]) -> Vi
         "advised_nodes": list(advice.nodes) if advice and waits else [],
         "training": _progress(training.get(str(sight.number))) if sight else None,
     }
+
+
+def _estimate(request: Request | None) -> View | None:
+    """What is known of a job before it has run."""
+    estimate = request.estimate if request else None
+    if estimate is None or not estimate.is_known:
+        return None
+    names = ("gpu_use_pct", "gpu_memory_mib", "run_s")
+    return {name: getattr(estimate, name) for name in names}
 
 
 def why(state: State, name: str) -> View | None:
@@ -131,9 +148,17 @@ def _progress(training: Training | None) -> View | None:
 
 def _because(state: State) -> list[str]:
     """What each node has against guests now."""
-    uses = {name: report.gpus for name, report in state.reports.items()}
-    shut = shut_gpus(state.nodes, holders(state.jobs.values()), state.requests, uses)
-    told = [f"{name}: {', '.join(shut[name].why)}" for name in sorted(shut)]
+    here = crowds(state.jobs.values(), state.requests)
+    told = []
+    for name, node in sorted(state.nodes.items()):
+        report = state.reports.get(name)
+        held = owners_of(node, here.get(name, Crowd()).owners, report.gpus if report else ())
+        why = shut_gpus(held, state.requests, report.gpus if report else None)
+        for gpu in report.gpus if report else ():
+            if gpu.use_pct >= state.rules.guest_below_pct:
+                why.setdefault(gpu.index, f"GPU {gpu.index} is used {gpu.use_pct:.0f} %")
+        if why:
+            told.append(f"{name}: {', '.join(dict.fromkeys(why[at] for at in sorted(why)))}")
     more = len(told) - _MOST_NODES_EXPLAINED
     return told[:_MOST_NODES_EXPLAINED] + ([f"{more} more nodes"] if more > 0 else [])
 

@@ -95,6 +95,7 @@ def sight_of(job: Job) -> JobSight:
         name=job.name,
         user=job.user,
         uid=job.uid,
+        account=job.account,
         partition=job.partition,
         priority=job.priority,
         submitted_at_s=job.times.submitted_at_s,
@@ -121,6 +122,7 @@ def node_sight_of(node: Node) -> NodeSight:
     return NodeSight(
         name=node.name,
         takes_jobs=node.takes_jobs,
+        drained=node.drained,
         state=str(node.state),
         partitions=node.partitions,
         gpus=total(node.gres, "gpu"),

@@ -39,6 +39,7 @@ local function words_of(plan)
   end
   if plan.flags.no_share then words[#words + 1] = "share=no" end
   if plan.flags.no_move then words[#words + 1] = "move=no" end
+  if plan.may_be_guest then words[#words + 1] = "guest=may" end
   return words
 end
 

@@ -69,6 +69,13 @@ local function add_memory(plan, request, settings)
   change(plan, "min_mem_per_cpu", per_cpu + ceil_div(share * request.gpus_total, request.cpus))
 end
 
+-- Whether GPUs alone could be swapped for seats later, while the job waits.
+local function may_be_guest(request)
+  local whole = request.shared == 0 or request.shared == 2 or request.shared == 3
+  return request.script and not (whole or request.ntasks_per_gpu or request.cpus_per_gpu
+    or request.memory_per_gpu_mib or request.tres_bind or request.tres_freq)
+end
+
 -- GPUs for a job that left their number to us. An owner's: what `auto` is at submission.
 local function give(plan, count)
   plan.per, plan.count = "node", count
@@ -98,6 +105,7 @@ function M.make(request, flags, settings, token)
     changes = {},
     notes = {},
   }
+  plan.may_be_guest = flags.class == "auto" and not guest and may_be_guest(request)
   if guest then
     swap_gpus(plan, request)
     close_leaks(plan, request)

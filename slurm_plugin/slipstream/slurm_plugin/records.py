@@ -170,8 +170,15 @@ class Node:
         """Slurm may start jobs here."""
         return self.state in _WORKING and not self.flags & _CLOSED
 
+    @property
+    def drained(self) -> bool:
+        """Somebody wants it empty, and it still answers: jobs on it can leave."""
+        answers = self.state in _WORKING and NodeFlag.NOT_RESPONDING not in self.flags
+        return answers and bool(self.flags & _TO_BE_EMPTY)
+
 
 _WORKING = (NodeState.IDLE, NodeState.ALLOCATED, NodeState.MIXED)
+_TO_BE_EMPTY = NodeFlag.DRAIN | NodeFlag.FAIL
 _CLOSED = (
     NodeFlag.DRAIN
     | NodeFlag.FAIL

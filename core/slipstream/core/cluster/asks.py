@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 # At run time too: the journal reads these classes back by their annotations.
-from slipstream.core.classes import JobClass
+from slipstream.core.classes import JobClass, Role
 
 Place: TypeAlias = tuple[str, int]
 """A GPU: its node and its index there."""
@@ -39,3 +39,20 @@ class Ask:
     """Whether it can be moved without losing a mini-batch."""
     shares: bool = True
     """False: no guests on its GPUs."""
+    role: Role | None = None
+    """What it holds of Slurm, which its seat cannot change; None: as the seat has it."""
+    nodes: int = 0
+    """On how many nodes, with equally many GPUs on each; 0: on as few as can be."""
+    on: frozenset[str] | None = None
+    """The nodes that have room for it but for the GPUs; None: all."""
+    before: tuple[str, ...] = ()
+    """The nodes it was given before: kept while they do."""
+    mbps: float | None = None
+    """What each of its nodes sends, if that is known."""
+    servers: bool = False
+    """Whether a parameter server is among its tasks."""
+
+    @property
+    def each(self) -> int:
+        """GPUs on each of its nodes, where their number is settled."""
+        return -(-self.gpus // max(1, self.nodes))

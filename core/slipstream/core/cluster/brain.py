@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, assert_never
 from slipstream.core.classes import JobClass
 from slipstream.core.cluster import events
 from slipstream.core.cluster.floor import Floor
-from slipstream.core.cluster.jobs import GUARANTEED, Job, Standing
+from slipstream.core.cluster.jobs import GUARANTEED, Standing
 from slipstream.core.cluster.moves import Mover
 from slipstream.core.cluster.pairs import PairBook
 from slipstream.core.cluster.promises import Promises
 from slipstream.core.cluster.rules import ClusterRules, Rule
-from slipstream.core.cluster.seating import Seat, Seating
+from slipstream.core.cluster.seating import Seating
 from slipstream.core.reasons import Reason
 
 if TYPE_CHECKING:
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
     from slipstream.core.cluster.commands import ClusterCommand
     from slipstream.core.cluster.events import ClusterEvent
+    from slipstream.core.cluster.jobs import Job
+    from slipstream.core.cluster.seat import Seat
 
 _HEADS = 2
 """Of each tenant, how many are tried where the first does not fit."""
@@ -46,9 +48,10 @@ class Brain(Floor):
         self.seating = Seating(self.ground, self.book, self.rules)
         self._mover = Mover(self)
         self._promises = Promises(self)
-        self._came = 0
+        self._looked_at: set[int] | None = None
+        """Nodes that were seen since the last round; None where there are no rounds."""
 
-    def handle(self, event: ClusterEvent) -> list[ClusterCommand]:
+    def handle(self, event: ClusterEvent) -> list[ClusterCommand]:  # noqa: C901, PLR0912 (a table)
         """Take in what happened and say what to do."""
         self.now_s = event.at_s
         self._commands, self._touched, self._parked = [], set(), []
@@ -56,6 +59,15 @@ class Brain(Floor):
             case events.NodeCame():
                 self._touched.add(self.ground.add(event))
                 self.tenants.gpus += event.gpus
+            case events.NodeSeen():
+                self._seen(event)
+            case events.RacksRead():
+                self.ground.topology = event.topology
+            case events.RoundBegan():
+                self.take_back()
+                self._looked_at = set() if self._looked_at is None else self._looked_at
+            case events.RoundEnded():
+                self._round_ended(event.waiting)
             case events.NodeDrained():
                 self._drained(event.node)
             case events.JobCame():
@@ -72,7 +84,9 @@ class Brain(Floor):
                 self._timers()
             case _:
                 assert_never(event)
-        if self._touched:
+        if self._looked_at is not None:
+            self._looked_at |= self._touched
+        elif self._touched:
             self._refill()
             self._send_on()
             self._mover.after(self._touched)
@@ -98,22 +112,29 @@ class Brain(Floor):
         ask = event.ask
         if ask.ref in self.jobs:
             return
-        self._came += 1
-        job = Job(
-            ask=ask,
-            number=self._came,
-            is_guaranteed=ask.job_class is JobClass.GUARANTEED,
-            use_pct=ask.use_pct,
-            memory_mib=ask.memory_mib,
-            since_s=self.now_s,
-        )
-        if job.is_guaranteed:
-            job.level = GUARANTEED
-        elif ask.job_class is JobClass.OPPORTUNISTIC:
-            job.level = self.ground.bottom
-        self.jobs[ask.ref] = self._by_number[job.number] = job
+        job = self._enter(ask)
         self._wait(job)
-        self._try_unless_behind(job)
+        if ask.nodes:  # it may use other nodes than those before it
+            self._try(job)
+        else:
+            self._try_unless_behind(job)
+
+    def _seen(self, event: events.NodeSeen) -> None:
+        was_open = event.node in self.ground.node_at and (
+            self.ground.node_at[event.node] not in self.ground.closed
+        )
+        if event.node not in self.ground.node_at:
+            self.ground.add(events.NodeCame(at_s=event.at_s, node=event.node, gpus=len(event.gpus)))
+        self.see(event)
+        self.tenants.gpus += len(event.gpus) * (event.takes_jobs - was_open)
+
+    def _round_ended(self, waiting: int) -> None:
+        """Who sits may move to what nobody who waits could have."""
+        looked_at, self._looked_at = self._looked_at or set(), set()
+        for node in sorted(self.ground.drained & looked_at):
+            self._mover.leave(node)
+        if not waiting:
+            self._mover.after(looked_at)
 
     def _job_left(self, ref: str) -> None:
         job = self.jobs.pop(ref, None)
@@ -231,7 +252,9 @@ class Brain(Floor):
                 self._try_unless_behind(job)
 
     def _forbidden(self, job: Job) -> Reason | None:
-        if job.is_guaranteed and self.rules.has(Rule.QUOTAS) and not self.tenants.may_own(job):
+        if not job.is_guaranteed or job.ask.job_class is JobClass.SHARED:
+            return None
+        if self.rules.has(Rule.QUOTAS) and not self.tenants.may_own(job):
             return Reason.OVER_QUOTA
         return None
 

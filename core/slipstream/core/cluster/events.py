@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 # At run time too: the journal reads these classes back by their annotations.
+from slipstream.core.classes import Role  # noqa: TC001
 from slipstream.core.cluster.asks import Ask  # noqa: TC001
+from slipstream.core.topology import Topology  # noqa: TC001
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,6 +22,65 @@ class NodeCame:
     memory_mib: int = 0
     """Of each GPU; 0 if nobody knows: it then counts as unlimited."""
     rack: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class GpuSeen:
+    """One GPU as it was measured over the last seconds."""
+
+    use_pct: float | None = None
+    """None: nobody measured."""
+    memory_used_mib: int = 0
+    takes_guests: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Sitter:
+    """A job that holds GPUs of a node, by their indices, or a seat on them."""
+
+    ask: Ask
+    gpus: tuple[int, ...]
+    role: Role
+    since_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeSeen:
+    """A node with all who are on it, whoever put them there: in place of what was believed."""
+
+    at_s: float
+    node: str
+    gpus: tuple[GpuSeen, ...]
+    memory_mib: int = 0
+    seats: int = 0
+    """Guests each GPU has seats for; 0: as the rules say."""
+    takes_jobs: bool = True
+    drained: bool = False
+    """Those on it are to leave if they can."""
+    sitters: tuple[Sitter, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RacksRead:
+    """Which nodes are near each other."""
+
+    at_s: float
+    topology: Topology
+
+
+@dataclass(frozen=True, slots=True)
+class RoundBegan:
+    """All who wait come anew: who was told to start and was not seen to counts as waiting."""
+
+    at_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class RoundEnded:
+    """All who wait have come, and so many found no seat."""
+
+    at_s: float
+    waiting: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +146,10 @@ class TimerFired:
 
 ClusterEvent: TypeAlias = (
     NodeCame
+    | NodeSeen
+    | RacksRead
+    | RoundBegan
+    | RoundEnded
     | NodeDrained
     | JobCame
     | JobLeft

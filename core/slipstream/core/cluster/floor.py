@@ -18,7 +18,7 @@ from slipstream.core.cluster.commands import (
 )
 from slipstream.core.cluster.elastic import Elastic
 from slipstream.core.cluster.ground import Ground
-from slipstream.core.cluster.jobs import OVERDUE, Job, Standing
+from slipstream.core.cluster.jobs import GUARANTEED, OVERDUE, Job, Standing
 from slipstream.core.cluster.queues import Queues
 from slipstream.core.cluster.rules import ClusterRules, Rule
 from slipstream.core.cluster.tenants import Tenants
@@ -27,7 +27,9 @@ from slipstream.core.reasons import Reason
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from slipstream.core.cluster.asks import Ask
     from slipstream.core.cluster.commands import ClusterCommand
+    from slipstream.core.cluster.events import NodeSeen, Sitter
 
 
 class Floor:
@@ -48,6 +50,7 @@ class Floor:
         self._commands: list[ClusterCommand] = []
         self._touched: set[int] = set()
         self._parked: list[Job] = []
+        self._came = 0
 
     def settle(self, job: Job, gpus: tuple[int, ...]) -> None:
         """A job without GPUs gets these: the command for it, and all that follows."""
@@ -62,6 +65,7 @@ class Floor:
                 other.role = Role.GUEST
                 self._commands.append(Downgrade(other.ref))
         job.role = Role.GUEST if opportunistic or (owners and not job.is_guaranteed) else Role.OWNER
+        job.role = job.ask.role or job.role
         self._commands.append(self._started(job, gpus))
         job.standing, job.reason = Standing.SEATED, Reason.RUNNING
         job.gpus, job.since_s = gpus, self.now_s
@@ -82,6 +86,94 @@ class Floor:
             return Unpark(job.ref, job.role)
         job.moved_at_s = self.now_s
         return Move(job.ref, places, job.role)
+
+    def see(self, event: NodeSeen) -> None:
+        """Believe what was seen of a node, of all who are on it."""
+        ground = self.ground
+        node = ground.node_at[event.node]
+        gpus = ground.gpus_of[node]
+        sitters = {sitter.ask.ref: sitter for sitter in event.sitters}
+        here = {job.ref: job for gpu in gpus for job in ground.on[gpu]}
+        for ref, sitter in sitters.items():
+            here.setdefault(ref, self.jobs.get(ref) or self._enter(sitter.ask))
+        for ref, job in here.items():
+            self._take_from(job, gpus)
+            if ref in sitters:
+                at = tuple(gpus[index] for index in sitters[ref].gpus)
+                self._put_on(job, sitters[ref], at)
+            elif not job.gpus:
+                self._forget(job)
+        ground.look(node, event)
+        ground.count(node)
+        self._touched.add(node)
+
+    def _enter(self, ask: Ask) -> Job:
+        """A job nobody knew."""
+        self._came += 1
+        job = self.imagined(ask, self._came)
+        self.jobs[ask.ref] = self._by_number[job.number] = job
+        return job
+
+    def imagined(self, ask: Ask, number: int = 0) -> Job:
+        """What such a job would be, if it came."""
+        job = Job(
+            ask=ask,
+            number=number,
+            is_guaranteed=ask.role is Role.OWNER
+            if ask.role
+            else ask.job_class is JobClass.GUARANTEED,
+            use_pct=ask.use_pct,
+            memory_mib=ask.memory_mib,
+            since_s=self.now_s,
+        )
+        if job.is_guaranteed:
+            job.level = GUARANTEED
+        elif ask.job_class is JobClass.OPPORTUNISTIC:
+            job.level = self.ground.bottom
+        return job
+
+    def _take_from(self, job: Job, gpus: tuple[int, ...]) -> None:
+        """It is on none of these; where else it is, it stays."""
+        if not job.gpus:
+            return
+        self.tenants.stood(job, self.now_s)
+        for gpu in gpus:
+            if job in self.ground.on[gpu]:
+                self.ground.on[gpu].remove(job)
+        job.gpus = tuple(gpu for gpu in job.gpus if gpu not in gpus)
+        if job.gpus:
+            self.tenants.sat(job, self.now_s)
+
+    def _put_on(self, job: Job, sitter: Sitter, gpus: tuple[int, ...]) -> None:
+        """It is on these, as it was seen."""
+        if job.gpus:
+            self.tenants.stood(job, self.now_s)
+        job.since_s = sitter.since_s
+        job.ask, job.role, job.seen = sitter.ask, sitter.role, True
+        job.use_pct, job.memory_mib = sitter.ask.use_pct, sitter.ask.memory_mib
+        job.standing, job.reason = Standing.SEATED, Reason.RUNNING
+        job.guards = job.is_guaranteed = sitter.role is Role.OWNER
+        job.gpus += gpus
+        for gpu in gpus:
+            self.ground.on[gpu].append(job)
+        self.tenants.sat(job, self.now_s)
+
+    def take_back(self) -> None:
+        """Forget all who wait, and all who were told to start and were not seen to."""
+        for job in [one for one in self.jobs.values() if not one.seen]:
+            gpus = job.gpus
+            if job.standing is Standing.SEATED:
+                self._take_from(job, gpus)
+            else:
+                self.queues.remove(job)
+            self.ground.release(job.number)
+            self._forget(job)
+            for node in self.ground.nodes_of(gpus):
+                self.ground.count(node)
+
+    def _forget(self, job: Job) -> None:
+        del self.jobs[job.ref], self._by_number[job.number]
+        self.overdue.pop(job.number, None)
 
     def park(self, job: Job) -> None:
         """End a job's turn."""

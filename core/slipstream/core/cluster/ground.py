@@ -5,18 +5,22 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from slipstream.core.classes import Role
 from slipstream.core.cluster.buckets import Buckets
+from slipstream.core.cluster.events import GpuSeen
 from slipstream.core.cluster.jobs import GUARANTEED, OVERDUE
+from slipstream.core.topology import Topology
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from slipstream.core.cluster.asks import Place
-    from slipstream.core.cluster.events import NodeCame
+    from slipstream.core.cluster.events import NodeCame, NodeSeen
     from slipstream.core.cluster.jobs import Job
     from slipstream.core.cluster.rules import ClusterRules
 
 _LOAD_STEP_PCT: Final = 10.0
+_UNSEEN: Final = GpuSeen()
 NOBODY: Final = GUARANTEED
 """The worst level on a GPU where only guaranteed jobs sit: nobody can be asked to leave."""
 
@@ -36,11 +40,18 @@ class Ground:
         self.node_of: list[int] = []
         self.places: list[Place] = []
         self.memory_mib: list[float] = []
+        self.seats: list[int] = []
+        """Guests each GPU has seats for, if that is not the rules' to say."""
+        self.seen: list[GpuSeen] = []
+        """Each GPU as it was measured."""
         self.on: list[list[Job]] = []
         self.largest = 0
         """GPUs of the largest node."""
+        self.topology = Topology(())
         self.closed: set[int] = set()
-        """Nodes that are drained."""
+        """Nodes that take no jobs."""
+        self.drained: set[int] = set()
+        """Those of them that somebody wants empty, as far as it was seen."""
         self.reserved: dict[int, int] = {}
         """Nodes kept for a guaranteed gang, by the number of that job."""
         self.promised: dict[int, int] = {}
@@ -78,6 +89,8 @@ class Ground:
             self.node_of.append(at)
             self.places.append((node.node, index))
             self.memory_mib.append(node.memory_mib or float("inf"))
+            self.seats.append(0)
+            self.seen.append(_UNSEEN)
             self.on.append([])
             self.worst.append(self.empty)
         self.count(at)
@@ -87,6 +100,34 @@ class Ground:
         """A node takes no more jobs."""
         self.closed.add(node)
         self.count(node)
+
+    def look(self, node: int, event: NodeSeen) -> None:
+        """Take in what was seen of a node but for who is on it; it has to be counted after that."""
+        for gpu, seen in zip(self.gpus_of[node], event.gpus, strict=True):
+            self.seen[gpu] = seen
+            self.seats[gpu] = event.seats
+            self.memory_mib[gpu] = event.memory_mib or float("inf")
+        if event.takes_jobs:
+            self.closed.discard(node)
+        else:
+            self.closed.add(node)
+        if event.drained:
+            self.drained.add(node)
+        else:
+            self.drained.discard(node)
+
+    def has_seat(self, gpu: int) -> bool:
+        """Whether one more could be on a GPU, as far as seats go."""
+        ours, seats = self.on[gpu], self.seats[gpu]
+        if not seats:
+            return len(ours) < self._rules.most_on_gpu
+        guests = sum(job.role is Role.GUEST for job in ours)
+        return guests < seats and self.seen[gpu].takes_guests
+
+    def load_pct(self, gpu: int) -> float:
+        """What is used of a GPU: as measured, else as predicted of those who are on it."""
+        measured = self.seen[gpu].use_pct
+        return sum(job.use_pct for job in self.on[gpu]) if measured is None else measured
 
     def nodes_of(self, gpus: Iterable[int]) -> set[int]:
         """Where they are."""
@@ -133,11 +174,12 @@ class Ground:
             self._uncount(node)
             return
         free = roomy = unowned = 0
+        most = self._rules.most_on_gpu
         at_worst = [0] * (self.empty + 3)  # the last two are for OVERDUE and NOBODY
         for gpu in self.gpus_of[node]:
             ours = self.on[gpu]
             free += not ours
-            roomy += len(ours) < self._rules.most_on_gpu
+            roomy += self.has_seat(gpu) if self.seats[gpu] else len(ours) < most
             unowned += not any(job.guards for job in ours)
             at_worst[self._weigh(gpu, ours)] += 1
         self.free.put(node, free)
@@ -158,13 +200,13 @@ class Ground:
             self.full.drop(gpu)
             worst = self.empty
         else:
-            tenths = int(sum(job.use_pct for job in ours) / _LOAD_STEP_PCT)
+            tenths = int(self.load_pct(gpu) / _LOAD_STEP_PCT)
             buckets, others = self.quiet, self.full
             if len(ours) > 1:
                 buckets, others = others, buckets
             others.drop(gpu)
             buckets.put(gpu, tenths)
-            if 1 < len(ours) < self._rules.most_on_gpu:
+            if len(ours) > 1 and self.has_seat(gpu):
                 self.quiet.put(gpu, tenths)
             worst = max((NOBODY if job.guards else job.level for job in ours), default=NOBODY)
         self.worst[gpu] = worst

@@ -35,7 +35,7 @@ class Job:
     number: int
     """In which order jobs came: the last word in every choice."""
     is_guaranteed: bool
-    """Nobody parks it."""
+    """Nobody parks it: it is of that class, or Slurm gives it GPUs of its own."""
     use_pct: float
     memory_mib: int
     standing: Standing = Standing.WAITING
@@ -54,6 +54,8 @@ class Job:
     moved_at_s: float = float("-inf")
     guards: bool = False
     """Whether it owns its GPUs so that nobody takes them: guaranteed, and seated."""
+    seen: bool = False
+    """Whether somebody saw it on its GPUs, or it was only told to go there."""
     version: int = 0
     """Timers set for an older one do not ring."""
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from slipstream.core.classes import JobClass, Role
 from slipstream.core.cluster.rules import Rule
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
     from slipstream.core.cluster.brain import Brain
     from slipstream.core.cluster.jobs import Job
-    from slipstream.core.cluster.seating import Seat
+    from slipstream.core.cluster.seat import Seat
 
 _EACH: Final = 2
 
@@ -42,7 +43,9 @@ class Mover:
     def room_for(self, job: Job) -> Seat | None:
         """Empty a node that is nearly empty, for a gang that fits nowhere."""
         brain = self._brain
-        if job.ask.gpus <= 1 or job.ask.gpus > brain.ground.largest:
+        if job.ask.gpus <= 1 or job.ask.gpus > brain.ground.largest or job.ask.nodes > 1:
+            return None
+        if job.ask.role is Role.GUEST:
             return None
         if not brain.rules.has(Rule.MOVES):
             return None
@@ -61,7 +64,7 @@ class Mover:
             job.number: job for gpu in brain.ground.gpus_of[node] for job in brain.ground.on[gpu]
         }
         for job in list(there.values()):
-            if job.ask.restorable:
+            if job.ask.restorable and self._may_move(job):
                 self._move(job, self._free_for(job, {node}))
 
     def _one_apart(self, touched: Collection[int]) -> bool:
@@ -88,16 +91,16 @@ class Mover:
 
     def _apart(self, ours: Iterable[Job], node: int | None = None) -> bool:
         for job in sorted(ours, key=lambda one: (one.guards, one.ask.gpus, -one.level, one.number)):
-            if self._pays(job, ours) and self._move(job, self._free_for(job, (), node)):
+            # Where Slurm holds the seats, going on on another GPU of the same node is no move.
+            shut = () if self._brain.rules.takes_seats else self._brain.ground.nodes_of(job.gpus)
+            if self._pays(job, ours) and self._move(job, self._free_for(job, shut, node)):
                 return True
         return False
 
     def _pays(self, job: Job, ours: Iterable[Job]) -> bool:
         brain = self._brain
         rules = brain.rules
-        if job.guards or not job.ask.restorable:
-            return False
-        if brain.now_s - job.moved_at_s < rules.move_pause_s:
+        if _is_left_alone(job) or not self._may_move(job):
             return False
         ran_s = job.seated_s + brain.now_s - job.since_s
         lost = sum(
@@ -115,9 +118,9 @@ class Mover:
         for one in sorted(there.values(), key=lambda who: (who.ask.gpus, who.number)):
             if missing <= 0:
                 break
-            if one.guards or not one.ask.restorable or len(ground.nodes_of(one.gpus)) > 1:
+            if _is_left_alone(one) or len(ground.nodes_of(one.gpus)) > 1:
                 continue
-            if brain.now_s - one.moved_at_s < brain.rules.move_pause_s:
+            if not self._may_move(one):
                 continue
             gpus = self._free_for(one, {node, *(ground.node_of[g] for _, gs in plan for g in gs)})
             if gpus is None:
@@ -128,6 +131,8 @@ class Mover:
             return None
         for one, gpus in plan:
             self._move(one, gpus)
+        if not brain.rules.takes_seats:
+            return None  # not before they have left
         return brain.seating.on_node(job, node, brain.now_s)
 
     def _free_for(
@@ -141,8 +146,16 @@ class Mover:
                 return tuple(free[: len(job.gpus)])
         return None
 
+    def _may_move(self, job: Job) -> bool:
+        brain = self._brain
+        return brain.now_s - job.moved_at_s >= brain.rules.move_pause_s
+
     def _move(self, job: Job, gpus: tuple[int, ...] | None) -> bool:
         if gpus is None:
             return False
         self._brain.relocate(job, gpus)
         return True
+
+
+def _is_left_alone(job: Job) -> bool:
+    return job.ask.job_class is JobClass.GUARANTEED or not job.ask.restorable

@@ -78,6 +78,9 @@ class ClusterRules:
     most_moves: int = 4
     """After one event: moves are work for the disks and Slurm."""
     grow_after_s: float = 120.0
+    takes_seats: bool = True
+    """Whether a seat can be given to another before its job has ended. Slurm does not do that:
+    there guests are stopped by their nodes, and a guest's seat is its own."""
     half_life_s: float = 7 * 86_400.0
     """After that, a tenant's use of the past counts half: Slurm's default."""
 

@@ -11,8 +11,11 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
+from slipstream.core.classes import JobClass
 from slipstream.core.cluster.jobs import OVERDUE, Standing
 from slipstream.core.cluster.rules import Rule
+from slipstream.core.cluster.seat import Seat
+from slipstream.core.cluster.settled import Settled
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -32,14 +35,6 @@ _NEW_WAITS_S: Final = 600.0
 
 
 @dataclass(frozen=True, slots=True)
-class Seat:
-    """GPUs for a job, and who leaves them."""
-
-    gpus: tuple[int, ...]
-    leaving: tuple[Job, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
 class _Option:
     """One GPU: who leaves it, who stays, how good that is (less is better)."""
 
@@ -55,9 +50,12 @@ class Seating:
         self._ground = ground
         self._book = book
         self._rules = rules
+        self._settled = Settled(ground, self.picked)
 
     def anywhere(self, job: Job, at_s: float) -> Seat | None:
         """The best seat in the cluster."""
+        if job.ask.nodes:
+            return self._settled.seat(job, at_s)
         if job.standing is Standing.PARKED and not job.ask.restorable:
             return self._where_it_was(job, at_s)
         finders = (self._free,) if job.is_guaranteed else (self._free, self._beside, self._instead)
@@ -76,7 +74,7 @@ class Seating:
             return self._where_it_was(job, at_s)
         if self._is_kept(node, job):
             return None
-        return self._picked(job, node, at_s, job.ask.gpus)
+        return self.picked(job, node, at_s, job.ask.gpus)
 
     def on_nodes(self, job: Job, nodes: Sequence[int], at_s: float) -> Seat | None:
         """The seat of a job on the nodes kept for it."""
@@ -87,7 +85,7 @@ class Seating:
         leaving: list[Job] = []
         for node in nodes:
             count = min(left, len(self._ground.gpus_of[node]))
-            seat = self._picked(job, node, at_s, count)
+            seat = self.picked(job, node, at_s, count)
             if seat is None:
                 return None
             gpus += seat.gpus
@@ -100,14 +98,14 @@ class Seating:
         largest = self._ground.largest
         count = job.ask.gpus % largest or largest
         open_nodes = [node for node in nodes if node not in self._ground.closed]
-        return any(self._picked(job, node, at_s, count) for node in open_nodes)
+        return any(self.picked(job, node, at_s, count) for node in open_nodes)
 
     def fits(self, job: Job, others: Sequence[Job], gpu: int, at_s: float) -> bool:
         """The guard: whether a job and these others may be on one GPU together."""
         rules = self._rules
         if not others:
             return True
-        if len(others) >= rules.most_on_gpu:
+        if not self._ground.seats[gpu] and len(others) >= rules.most_on_gpu:
             return False
         use, memory = job.use_pct, job.memory_mib
         for other in others:
@@ -189,7 +187,7 @@ class Seating:
         for node in nodes:
             if node in shut or self._is_kept(node, job):
                 continue
-            seat = self._picked(job, node, at_s, count)
+            seat = self.picked(job, node, at_s, count)
             if seat:
                 return seat
         return None
@@ -202,7 +200,8 @@ class Seating:
 
     # --- the guard on one node ------------------------------------------------------------------
 
-    def _picked(self, job: Job, node: int, at_s: float, count: int) -> Seat | None:
+    def picked(self, job: Job, node: int, at_s: float, count: int) -> Seat | None:
+        """The best of its GPUs, so many of them."""
         if self._ground.at_most(job.level, node) < count:
             return None
         options = []
@@ -220,6 +219,8 @@ class Seating:
 
     def _option(self, job: Job, gpu: int, at_s: float) -> _Option | None:
         """Who would leave this GPU for the job; None if somebody must stay who cannot."""
+        if not self._rules.takes_seats:
+            return self._untaken(job, gpu, at_s)
         ours = self._ground.on[gpu]
         if not ours:
             return _Option(gpu, (), (0.0, 0.0, gpu))
@@ -237,6 +238,26 @@ class Seating:
                 leaving.append(other)
         pair = self._book.expected(job, staying[0], at_s) if staying else 0.0
         return _Option(gpu, tuple(leaving), (1.0 + len(leaving), -pair, gpu))
+
+    def _untaken(self, job: Job, gpu: int, at_s: float) -> _Option | None:
+        """Nobody leaves: an owner gets a GPU without one, a guest a seat on a quiet GPU."""
+        ground, ours = self._ground, self._ground.on[gpu]
+        owned = any(other.guards for other in ours)
+        if job.is_guaranteed:
+            return None if owned else _Option(gpu, (), (float(len(ours)), gpu))
+        if not ground.has_seat(gpu):
+            return None
+        if job.ask.job_class is JobClass.SHARED and not owned:  # they take turns
+            return _Option(gpu, (), (float(len(ours)), ground.load_pct(gpu), gpu))
+        if not self._is_quiet(gpu, job.memory_mib) or not self.fits(job, ours, gpu, at_s):
+            return None
+        return _Option(gpu, (), (float(bool(ours)), ground.load_pct(gpu), gpu))
+
+    def _is_quiet(self, gpu: int, memory_mib: int) -> bool:
+        """Whether a GPU was measured to have room for a guest, or not at all."""
+        seen = self._ground.seen[gpu]
+        fits = seen.memory_used_mib + memory_mib <= self._ground.memory_mib[gpu]
+        return fits and (seen.use_pct or 0.0) < self._rules.guest_below_pct
 
     def _yields(self, other: Job, job: Job, at_s: float) -> bool:
         """Whether one leaves for another: peers for those who had less, all for guaranteed ones."""

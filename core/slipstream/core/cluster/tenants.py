@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from slipstream.core.classes import Role
+from slipstream.core.classes import JobClass, Role
 
 if TYPE_CHECKING:
     from slipstream.core.cluster.jobs import Job
@@ -81,7 +81,7 @@ class Tenants:
         tenant = self.of(job.ask.tenant)
         self._fade(tenant, at_s)
         tenant.seated += sign * len(job.gpus)
-        if job.is_guaranteed:
+        if job.is_guaranteed and job.ask.job_class is not JobClass.SHARED:
             tenant.charged += sign * job.ask.gpus
 
     def _fade(self, tenant: Tenant, at_s: float) -> None:
