@@ -39,7 +39,8 @@ SHAPE: Final = Shape(
 )
 _SEED: Final = "arg.seed"
 _LOOK_EVERY_S: Final = 0.25
-_CORES: Final = 2
+_AT_ONCE: Final = 3
+"""Processes: two cores, and one that is importing what it needs."""
 _WRITTEN_WITHIN_S: Final = 20.0
 _SAVE_EVERY: Final = 10
 
@@ -51,14 +52,22 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=1e9, help="begin none after that long")
     parser.add_argument("--home", type=Path, default=ROOT / "build" / "sweep")
     parser.add_argument("--table", type=Path, default=TABLE)
+    parser.add_argument(
+        "--again-before",
+        type=float,
+        default=0.0,
+        metavar="EPOCH_S",
+        help="also what was measured before then",
+    )
     parser.add_argument("--ranks", type=int, nargs="*", help="only those on so many GPUs")
     asked = parser.parse_args()
     table = _read(asked.table)
     plan = configurations()
     ranks = asked.ranks or range(1, MOST_RANKS + 1)
-    missing = [one for one in plan if one.seed not in table and one.ranks in ranks]
+    kept = {seed for seed, run in table.items() if run.ended_s >= asked.again_before}
+    missing = [one for one in plan if one.seed not in kept and one.ranks in ranks]
     print(f"{len(plan)} trainings planned, {len(missing)} to do", file=sys.stderr)
-    missing = sorted(missing, key=_order)[: asked.most]
+    missing = sorted(missing, key=lambda one: one.ranks > 1)[: asked.most]
     if not missing:
         return 0
     found = [str(ROOT / "estimator"), str(ROOT / "examples"), os.environ.get("PYTHONPATH", "")]
@@ -67,7 +76,8 @@ def main() -> int:
     home.mkdir(parents=True, exist_ok=True)
     with Sandbox.started(SHAPE, name="s", home=home, daemons=True, netns=True) as sandbox:
         table = Sweep(sandbox, home, asked.table, table).run(missing, asked.seconds)
-    return 0 if all(one.seed in table for one in missing) else 1
+    done = {seed for seed, run in table.items() if run.ended_s >= asked.again_before}
+    return 0 if all(one.seed in done for one in missing) else 1
 
 
 class Sweep:
@@ -80,6 +90,8 @@ class Sweep:
         self._home = home
         self._table_file = table_file
         self._table = dict(table)
+        self._collected: set[int] = set()
+        """Of this start."""
 
     def run(self, missing: Sequence[Configuration], seconds: float) -> dict[int, Run]:
         """A line for each. As many at a time as there are cores for."""
@@ -87,9 +99,11 @@ class Sweep:
         waiting, running = list(missing), dict[str, Configuration]()
         done: set[int] = set()
         while running or (waiting and time.monotonic() - begun_s < seconds):
-            while waiting and time.monotonic() - begun_s < seconds and _fits(waiting[0], running):
-                one = waiting.pop(0)
-                running[self._submit(one)] = one
+            fitting = [one for one in waiting if _fits(one, running)]
+            while fitting and time.monotonic() - begun_s < seconds:
+                waiting.remove(fitting[0])
+                running[self._submit(fitting[0])] = fitting[0]
+                fitting = [one for one in waiting if _fits(one, running)]
             time.sleep(_LOOK_EVERY_S)
             shown = self._sandbox.run("squeue", "--noheader", "--format=%A").stdout.split()
             for job in [job for job in running if job not in shown]:
@@ -121,7 +135,7 @@ class Sweep:
     def _wait_for(self, seeds: set[int]) -> None:
         """The history is written a moment after a job has ended."""
         deadline_s = time.monotonic() + _WRITTEN_WITHIN_S
-        while not seeds <= self._table.keys() and time.monotonic() < deadline_s:
+        while not seeds <= self._collected and time.monotonic() < deadline_s:
             time.sleep(0.5)
             self._collect()
 
@@ -129,19 +143,17 @@ class Sweep:
         with closing(History(self._sandbox.layout.state / FILE)) as history:
             for run in history.runs():
                 if run.run_s:  # all its ranks came to their own end; else it is run again
-                    self._table[int(run.numbers[_SEED])] = run
+                    seed = int(run.numbers[_SEED])
+                    self._collected.add(seed)
+                    self._table[seed] = run
         _write(self._table_file, self._table)
 
 
 def _fits(one: Configuration, running: Mapping[str, Configuration]) -> bool:
-    """No more processes that work than cores: trainings must not wait for each other."""
-    working = sum(map(_processes, (one, *running.values())))
-    return working <= _CORES or not running
-
-
-def _order(one: Configuration) -> tuple[bool, int]:
-    """Those first that run two at a time."""
-    return one.ranks > 1, _processes(one)
+    """Hardly more processes that work than cores: trainings should not wait for each other."""
+    if one.ranks > 1 or any(other.ranks > 1 for other in running.values()):
+        return not running
+    return sum(map(_processes, (one, *running.values()))) <= _AT_ONCE
 
 
 def _processes(one: Configuration) -> int:

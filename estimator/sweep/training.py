@@ -47,7 +47,7 @@ def main(kind: str) -> None:
     torch.set_num_threads(1)
     torch.manual_seed(told.seed)
     place = _place()
-    if place is None:  # several ranks on few cores take turns, as the kernel shares them out
+    if place is None:  # several ranks on few cores take turns as the kernel has it
         _go_first()
     with ExitStack() as stack:
         if place:
