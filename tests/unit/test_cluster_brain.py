@@ -288,6 +288,20 @@ def test_a_job_that_is_over_its_quota_holds_nobody_up() -> None:
     assert ledger.brain.jobs["over"].reason is Reason.OVER_QUOTA
 
 
+def test_tenants_over_their_quota_hold_no_other_tenant_up() -> None:
+    """However many of them are before it."""
+    shares = tuple((name, 1.0) for name in "abcdefgh")
+    ledger = cluster(1, 8, ClusterRules(shares=shares))
+    for name in "abcdefg":
+        ledger.came(
+            *(ask(f"{name}{at}", 1, GUARANTEED, tenant=name, shares=False) for at in (0, 1))
+        )
+    ledger.came(ask("there", 1, GUARANTEED, tenant="h", shares=False))
+    ledger.came(ask("next", 1, GUARANTEED, tenant="h", shares=False))
+    ledger.left("there")
+    assert "next" in ledger.seats
+
+
 def test_jobs_that_can_only_go_back_where_they_were_hold_nobody_up() -> None:
     """Parked on one node, they leave another to those behind them."""
     ledger = cluster(2, 1)
