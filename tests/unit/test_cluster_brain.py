@@ -51,6 +51,14 @@ def test_a_gang_larger_than_a_node_gets_whole_nodes() -> None:
     assert sorted(name for name, _ in ledger.seats["gang"]) == ["n0"] * 4 + ["n1"] * 2
 
 
+@pytest.mark.parametrize("job_class", [GUARANTEED, SHARED])
+def test_a_gang_of_many_whole_nodes_finds_them_all(job_class: JobClass) -> None:
+    """All nodes are equally empty: not only the first few of them count."""
+    ledger = cluster(12, 2)
+    ledger.came(ask("gang", 22, job_class))
+    assert len({name for name, _ in ledger.seats["gang"]}) == 11
+
+
 def test_two_quiet_shared_jobs_share_a_gpu_when_there_is_no_other() -> None:
     """Packing under overload: the second is the guest of the first."""
     ledger = cluster(1, 1)
