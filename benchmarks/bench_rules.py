@@ -26,10 +26,13 @@ from slipstream.simulator.simulate import Setting
 from slipstream.simulator.workload import Mix
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from slipstream.simulator.report import Report
 
 DATA: Final = Path(os.environ.get("SLIPSTREAM_DATA", "../shared/data"))
 LOADS_PCT: Final = (70.0, 100.0)
+"""Half an hour of one core for both; `--load 100` for one of them."""
 ELASTIC: Final = Mix(elastic_pct=10.0)
 FIGURES: Final = (
     "completion_mean_s",
@@ -43,6 +46,7 @@ def main() -> None:
     """Each load with all rules, then without each; the changes come last."""
     options = argparse.ArgumentParser()
     options.add_argument("--jobs", type=int, default=20_000)
+    options.add_argument("--load", type=float, action="append", dest="loads_pct")
     options.add_argument("--seed", type=int, default=1)
     options.add_argument("--data", type=Path, default=DATA)
     options.add_argument("--rule", action="append", choices=[str(rule) for rule in Rule])
@@ -55,17 +59,18 @@ def main() -> None:
     whole = Setting(data=given.data, trace=trace, most_jobs=given.jobs, seed=given.seed)
     rules = [Rule(name) for name in given.rule or Rule]
     found: dict[Setting, Report] = {}
-    for setting, report in simulate.compare(_settings(whole, rules)):
+    loads_pct = given.loads_pct or LOADS_PCT
+    for setting, report in simulate.compare(_settings(whole, rules, loads_pct)):
         found[setting] = report
         _tell(setting, report)
-    changes = {f"{load:.0f}": _changes(whole, load, rules, found) for load in LOADS_PCT}
+    changes = {f"{load:.0f}": _changes(whole, load, rules, found) for load in loads_pct}
     print(json.dumps({"jobs": given.jobs, "seed": given.seed, **changes}))
 
 
-def _settings(whole: Setting, rules: list[Rule]) -> list[Setting]:
+def _settings(whole: Setting, rules: list[Rule], loads_pct: Sequence[float]) -> list[Setting]:
     return [
         setting
-        for load in LOADS_PCT
+        for load in loads_pct
         for setting in dict.fromkeys(
             one for rule in rules for one in _with_and_without(whole, load, rule)
         )

@@ -55,12 +55,22 @@ def lived(history: list[Step], by: ClusterRules) -> Ledger:
             ledger.left(ref)
         elif what == "profiled" and ref in ledger.seats:
             ledger.tell(JobProfiled(ledger.now_s, ref, float(part), 80 * part))
-        elif what == "paired" and ref in ledger.seats:
-            beside = [one for one in ledger.seats if {*ledger.seats[one]} & {*ledger.seats[ref]}]
-            rate = part / 100
-            ledger.tell(PairMeasured(ledger.now_s, ref, beside[0], rate, rate))
+        elif what == "paired" and (pairs := together(ledger)):
+            one, other = pairs[number % len(pairs)]
+            ledger.tell(PairMeasured(ledger.now_s, one, other, part / 100, kind / 2))
         elif what == "passed":
             ledger.pass_to(ledger.now_s + later_s)
         elif what == "drained" and part > 95:
             ledger.tell(NodeDrained(ledger.now_s, f"n{kind % 3}"))
     return ledger
+
+
+def together(ledger: Ledger) -> list[tuple[str, str]]:
+    """Who shares a GPU with whom."""
+    seats = sorted(ledger.seats.items())
+    return [
+        (one, other)
+        for one, places in seats
+        for other, others in seats
+        if one < other and not {*places}.isdisjoint(others)
+    ]

@@ -51,6 +51,14 @@ def test_a_gang_larger_than_a_node_gets_whole_nodes() -> None:
     assert sorted(name for name, _ in ledger.seats["gang"]) == ["n0"] * 4 + ["n1"] * 2
 
 
+@pytest.mark.parametrize("job_class", [GUARANTEED, SHARED])
+def test_a_gang_of_many_whole_nodes_finds_them_all(job_class: JobClass) -> None:
+    """All nodes are equally empty: not only the first few of them count."""
+    ledger = cluster(12, 2)
+    ledger.came(ask("gang", 22, job_class))
+    assert len({name for name, _ in ledger.seats["gang"]}) == 11
+
+
 def test_two_quiet_shared_jobs_share_a_gpu_when_there_is_no_other() -> None:
     """Packing under overload: the second is the guest of the first."""
     ledger = cluster(1, 1)
@@ -286,6 +294,20 @@ def test_a_job_that_is_over_its_quota_holds_nobody_up() -> None:
     ledger.left("busy")
     assert sorted(ledger.seats) == ["first", "other"]
     assert ledger.brain.jobs["over"].reason is Reason.OVER_QUOTA
+
+
+def test_tenants_over_their_quota_hold_no_other_tenant_up() -> None:
+    """However many of them are before it."""
+    shares = tuple((name, 1.0) for name in "abcdefgh")
+    ledger = cluster(1, 8, ClusterRules(shares=shares))
+    for name in "abcdefg":
+        ledger.came(
+            *(ask(f"{name}{at}", 1, GUARANTEED, tenant=name, shares=False) for at in (0, 1))
+        )
+    ledger.came(ask("there", 1, GUARANTEED, tenant="h", shares=False))
+    ledger.came(ask("next", 1, GUARANTEED, tenant="h", shares=False))
+    ledger.left("there")
+    assert "next" in ledger.seats
 
 
 def test_jobs_that_can_only_go_back_where_they_were_hold_nobody_up() -> None:

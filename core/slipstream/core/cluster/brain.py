@@ -305,12 +305,19 @@ class Brain(Floor):
     def _seat_one(self, level: int, size: int, had: Callable[[str], float] | None) -> bool:
         """One job of this level and size; whether there was one that could be seated."""
         heads = self.queues.heads(level, size, had, _HEADS, self._may_come)
-        for job in islice(heads, _MOST_TRIED):
+        for job in islice(filter(self._is_allowed, heads), _MOST_TRIED):
             seat = self._seat_for(job)
             if seat is not None:
                 self._sit(job, seat)
                 return True
         return False
+
+    def _is_allowed(self, job: Job) -> bool:
+        """Whoever may not start is passed over: others may, behind it."""
+        forbidden = self._forbidden(job)
+        if forbidden is not None:
+            job.reason = forbidden
+        return forbidden is None
 
     def _may_come(self, job: Job) -> bool:
         """Whether it could sit on a touched node: some can only go back where they were."""
@@ -319,10 +326,6 @@ class Brain(Floor):
         return not self._touched.isdisjoint(self.ground.nodes_of(job.left_gpus))
 
     def _seat_for(self, job: Job) -> Seat | None:
-        forbidden = self._forbidden(job)
-        if forbidden is not None:
-            job.reason = forbidden
-            return None
         kept = self.ground.kept_for(job.number)
         seat = self.seating.on_nodes(job, kept, self.now_s) if kept else None
         if seat or (kept and job.is_guaranteed):

@@ -8,7 +8,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from slipstream.core.cluster.jobs import Job
 
@@ -74,16 +74,14 @@ class Queues:
         tenants = self._cells.get(level, {}).get(size)
         if not tenants:
             return
-        able = {
-            name: islice(filter(may_come, (self._jobs[key[2]] for key in line)), each)
-            for name, line in tenants.items()
-        }
         if had is None:
-            yield from sorted((job for jobs in able.values() for job in jobs), key=_by_key)
+            firsts = [job for name in tenants for job in self._first(tenants[name], each, may_come)]
+            yield from sorted(firsts, key=lambda job: job.key)
         else:
             for name in sorted(tenants, key=lambda one: (had(one), one)):
-                yield from able[name]
+                yield from self._first(tenants[name], each, may_come)
 
-
-def _by_key(job: Job) -> Key:
-    return job.key
+    def _first(
+        self, line: Iterable[Key], each: int, may_come: Callable[[Job], bool]
+    ) -> Iterator[Job]:
+        return islice(filter(may_come, (self._jobs[key[2]] for key in line)), each)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from slipstream.core.cluster.pairs import PairBook
     from slipstream.core.cluster.rules import ClusterRules
 
-    Finder = Callable[[Job, int, float], Iterator[int]]
+    Finder = Callable[[Job, "_Part"], Iterator[int]]
 
 _EACH: Final = 3
 """Of equally good nodes or GPUs, how many are looked at: an answer in time beats the last bit."""
@@ -41,6 +41,16 @@ class _Option:
     gpu: int
     leaving: tuple[Job, ...]
     score: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """What is looked for on one node: so many GPUs, among the first few nodes of each count."""
+
+    gpus: int
+    each: int
+    """More than have been taken for other parts of the job."""
+    at_s: float
 
 
 class Seating:
@@ -132,16 +142,16 @@ class Seating:
 
     # --- generators: they propose nodes ---------------------------------------------------------
 
-    def _free(self, job: Job, count: int, at_s: float) -> Iterator[int]:
+    def _free(self, job: Job, part: _Part) -> Iterator[int]:
         """Best fit: as few free GPUs as possible are left over."""
-        del job, at_s
-        yield from self._ground.free.upwards(count, _EACH)
+        del job
+        yield from self._ground.free.upwards(part.gpus, part.each)
 
-    def _beside(self, job: Job, count: int, at_s: float) -> Iterator[int]:
+    def _beside(self, job: Job, part: _Part) -> Iterator[int]:
         """Where the least used GPUs are beside which it fits, or nodes with enough room."""
         ground = self._ground
-        if count > 1:
-            yield from ground.roomy.upwards(count, _EACH)
+        if part.gpus > 1:
+            yield from ground.roomy.upwards(part.gpus, part.each)
             return
         seen: set[int] = set()
         tenths = int((self._rules.most_use_pct - job.use_pct) / 10.0)
@@ -149,20 +159,19 @@ class Seating:
             if (ground.quiet.number(gpu) or 0) > tenths:
                 return
             node = ground.node_of[gpu]
-            if node not in seen and self.fits(job, ground.on[gpu], gpu, at_s):
+            if node not in seen and self.fits(job, ground.on[gpu], gpu, part.at_s):
                 seen.add(node)
                 yield node
 
-    def _instead(self, job: Job, count: int, at_s: float) -> Iterator[int]:
+    def _instead(self, job: Job, part: _Part) -> Iterator[int]:
         """Where those sit that come last."""
-        del at_s
         for level in range(self._ground.empty - 1, job.level - 1, -1):
-            yield from self._ground.takeable[level].upwards(count, _EACH)
+            yield from self._ground.takeable[level].upwards(part.gpus, part.each)
 
-    def _owned(self, job: Job, count: int, at_s: float) -> Iterator[int]:
+    def _owned(self, job: Job, part: _Part) -> Iterator[int]:
         """Where no guaranteed job owns the GPUs."""
-        del job, at_s
-        yield from self._ground.unowned.upwards(count, 2 * _EACH)
+        del job
+        yield from self._ground.unowned.upwards(part.gpus, 2 * part.each)
 
     def _on_parts(self, job: Job, at_s: float, find: Finder) -> Seat | None:
         """As few nodes as it can be on: whole ones, and one for the rest."""
@@ -172,7 +181,8 @@ class Seating:
         leaving: list[Job] = []
         shut: set[int] = set()
         for count in [largest] * whole + [rest] * (rest > 0):
-            seat = self._best(job, count, find(job, count, at_s), shut, at_s)
+            part = _Part(count, _EACH + len(shut), at_s)
+            seat = self._best(job, count, find(job, part), shut, at_s)
             if seat is None:
                 return None
             gpus += seat.gpus

@@ -37,6 +37,10 @@ class Tenants:
     gpus: int = 0
     """Of the whole cluster."""
     _known: dict[str, Tenant] = field(default_factory=dict)
+    _shared: float = 0.0
+
+    def __post_init__(self) -> None:
+        self._shared = sum(self.shares.values())
 
     def of(self, name: str) -> Tenant:
         """One of them."""
@@ -48,7 +52,7 @@ class Tenants:
 
     def quota(self, name: str) -> int:
         """GPUs its guaranteed jobs may own."""
-        return int(self.gpus * self.shares.get(name, 0.0) / max(1e-9, sum(self.shares.values())))
+        return int(self.gpus * self.shares.get(name, 0.0) / max(1e-9, self._shared))
 
     def may_own(self, job: Job) -> bool:
         """Whether its quota has room; one job at a time may be larger than the quota itself.
