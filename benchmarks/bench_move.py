@@ -2,13 +2,16 @@
 """What a move costs: a training with 500 MB of state goes from one node to another.
 
 `make -s bench NAME=move`; `ARGS="--moves 100"` for the whole campaign. A real Slurm cluster whose
-nodes have network namespaces of their own. Each training is moved once and goes on to its end,
+nodes have network namespaces of their own, in a RAM disk: what a node saves lies in one, and a disk
+would be measured twice. Each training is moved once and goes on to its end,
 which is compared with the same training undisturbed. The last line printed is one JSON object:
 
 * `move_s`: from the request to the first mini-batch after the restore, the median of all moves.
 * `allowed_s`: what the same takes at least, plus a second: `stock_requeue_other_node_s` (a sleeping
   job by Slurm's own means, from requeue to the start of its script elsewhere) + `import_torch_s` +
   `transfer_s` (as many bytes written and synced to the shared filesystem), all of the same run.
+* `launch_s`: from the training's process to its first mini-batch when it is started for the first
+  time: more than the import of torch, and no move can have it for less.
 * `pause_s`: between the last mini-batch before and the first one after.
 * `parts_s`: where the time goes, medians.
 * `bit_exact`: every training ended with the bits it would have had; `lost`: mini-batches, or whole
@@ -51,7 +54,7 @@ def main() -> None:
     parser.add_argument("--state-mb", type=int, default=STATE_MB)
     asked = parser.parse_args()
     shape = Shape(nodes=3, gpus_per_node=1, racks=1)
-    with tempfile.TemporaryDirectory(prefix="bm-") as name:
+    with tempfile.TemporaryDirectory(prefix="bm-", dir="/dev/shm") as name:
         folder = Path(name)
         folder.chmod(0o755)
         expected = _alone(folder, asked.state_mb)
@@ -85,6 +88,7 @@ class Moved:
     """How one move went."""
 
     move_s: float
+    launch_s: float
     pause_s: float
     parts_s: dict[str, float]
     lost: int
@@ -102,6 +106,7 @@ def _figures(
         "stock_requeue_other_node_s": round(stock_s, 2),
         "import_torch_s": round(import_s, 2),
         "transfer_s": round(transfer_s, 2),
+        "launch_s": round(statistics.median(one.launch_s for one in moves), 2),
         "pause_s": round(statistics.median(one.pause_s for one in moves), 2),
         "parts_s": {
             part: round(statistics.median(one.parts_s[part] for one in moves), 2)
@@ -122,6 +127,7 @@ def _moved(box: Sandbox, folder: Path, state_mb: int, expected: dict[str, str]) 
         *("--gres=gpu:1", f"--wrap={script}"),
     ).stdout.strip()
     _until(lambda: (_why(box, job).get("training") or {}).get("restorable"), f"{job} restorable")
+    launch_s = float(_why(box, job)["training"]["launch_s"])
     asked_at_s = time.time()
     told = _asked(box, "POST /v1/move", json.dumps({"job": job}))
     _until(lambda: len(_pids(folder)) > 1, f"job {job} trains on {told['nodes']}")
@@ -135,6 +141,7 @@ def _moved(box: Sandbox, folder: Path, state_mb: int, expected: dict[str, str]) 
     wrong = sum(found.get(what) != bits for what, bits in expected.items())
     moved = Moved(
         move_s=after[0].at_s - asked_at_s,
+        launch_s=launch_s,
         pause_s=after[0].at_s - before[-1].at_s,
         parts_s=_parts(story, asked_at_s, before, after),
         lost=wrong,

@@ -130,6 +130,9 @@ def test_a_training_goes_on_on_another_node(
     wait_for(box, job)
     assert_nothing_lost(tmp_path / "job", undisturbed)
     assert "requeued" in story(box, job)
+    copies = {one["job_id"]: one for one in (slipstream(box, "checkpoints") or {})["checkpoints"]}
+    assert copies[job]["bytes_carried"] > 0
+    assert copies[job]["goes_at_s"] is None, "Slurm still knows the job"
 
 
 def test_a_scheduler_killed_over_a_move_goes_on_with_it(

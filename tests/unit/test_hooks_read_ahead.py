@@ -139,6 +139,29 @@ def test_one_process_of_a_node_reads_what_the_job_named(
         assert reader.asked_bytes == CHUNK
 
 
+@pytest.mark.parametrize(("restarts", "reads"), [("1", True), ("0", False)])
+def test_a_job_that_was_started_anew_reads_its_newest_copy(
+    disk: Path, restarts: str, *, reads: bool
+) -> None:
+    """One generation of the two, and nothing that is none."""
+    for name in ("r0000-m000000000007", "r0001-m000000000003", "zzz"):
+        (disk / name).mkdir()
+        (disk / name / "rank-0-of-1.data").write_bytes(bytes(3 * CHUNK))
+    (disk / "r0001-m000000000003" / "rank-0-of-1.json").write_text("{}")
+    told = {read_ahead.DURABLE_VARIABLE: str(disk), "SLURM_RESTART_COUNT": restarts}
+    reader = read_ahead.from_environment(told)
+    assert (reader is not None) is reads
+    if reader:
+        assert reader.join(LIMIT_S)
+        assert reader.asked_bytes == 4 * CHUNK
+
+
+def test_a_job_without_a_copy_reads_nothing(disk: Path) -> None:
+    """It was started anew before anything was carried."""
+    told = {read_ahead.DURABLE_VARIABLE: str(disk / "none"), "SLURM_RESTART_COUNT": "1"}
+    assert read_ahead.from_environment(told) is None
+
+
 def test_a_training_reads_ahead_until_its_first_boundary(disk: Path, tmp_path: Path) -> None:
     """At the lowest priority, while torch is imported; a training that trains needs no help."""
     identity = Identity(

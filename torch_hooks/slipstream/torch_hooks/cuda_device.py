@@ -13,6 +13,8 @@ from slipstream.torch_hooks.device import Device
 from slipstream.torch_hooks.rate import CHUNK_BYTES, Rate
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from torch import Tensor, UntypedStorage
 
     from slipstream.torch_hooks.cuda_pool import CudaPool
@@ -42,6 +44,11 @@ class Cuda(Device):
         graphs = sum(type(thing) is torch.cuda.CUDAGraph for thing in gc.get_objects())
         return f"{graphs} CUDA graphs hold addresses" if graphs else ""
 
+    def most_bytes(self) -> int:
+        """What the caching allocator has of the GPUs."""
+        counts = range(torch.cuda.device_count())
+        return sum(torch.cuda.memory_reserved(index) for index in counts)
+
     def synchronize(self) -> None:
         """Wait for all streams of all its GPUs."""
         for index in range(torch.cuda.device_count()):
@@ -62,10 +69,10 @@ class Cuda(Device):
         """Give the caching allocator's free blocks back to the GPU."""
         torch.cuda.empty_cache()
 
-    def come_back(self, nbytes: int) -> bool:
+    def come_back(self, nbytes: int, begins: Callable[[], None] = lambda: None) -> bool:
         """Whether the GPU has as much free."""
         free_bytes, _ = torch.cuda.mem_get_info()
-        return free_bytes >= nbytes
+        return free_bytes >= nbytes and super().come_back(nbytes, begins)
 
     def places(self, tier: Tier, where: torch.device) -> Places:
         """Managed memory, where there can be any."""

@@ -20,6 +20,8 @@ from slipstream.torch_hooks.rate import CHUNK_BYTES, Rate
 from slipstream.wire.gpu_state import COPY, TO_HOST
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from torch import Tensor, UntypedStorage
 
     from slipstream.torch_hooks.occupancy_context import Context
@@ -43,6 +45,10 @@ class Device:
         """Whether a storage lies on this device."""
         return storage.device.type == self.name
 
+    def most_bytes(self) -> int:
+        """All tensors on it take no more than this; must be quick to say."""
+        return 1 << 62
+
     def synchronize(self) -> None:
         """Wait until all that was queued is done."""
 
@@ -63,8 +69,13 @@ class Device:
     def leave(self) -> None:
         """Take what torch does not know of off the device, too."""
 
-    def come_back(self, nbytes: int) -> bool:
-        """Undo `leave`. False, and nothing done: that, or so many bytes of tensors, do not fit."""
+    def come_back(self, nbytes: int, begins: Callable[[], None] = lambda: None) -> bool:
+        """Undo `leave`. False, and nothing done: that, or so many bytes of tensors, do not fit.
+
+        `begins` is called when there is room, before anything is copied.
+        """
+        if nbytes >= 0:
+            begins()
         return nbytes >= 0
 
     def places(self, tier: Tier, _where: torch.device) -> Places:
@@ -106,6 +117,14 @@ class Cpu(Device):
         """All but what stands for host memory."""
         return super().holds(storage) and not host_memory.is_ours(storage.data_ptr())
 
+    def most_bytes(self) -> int:
+        """The memory of this process."""
+        try:
+            with open("/proc/self/statm", "rb") as file:  # noqa: PTH123 (asked at boundaries)
+                return int(file.read().split()[1]) * mmap.PAGESIZE
+        except (OSError, ValueError, IndexError):
+            return super().most_bytes()
+
     def prepare(self, storage: UntypedStorage) -> None:
         """Ask for huge pages: filling small ones takes several times as long as the copy."""
         first = -(-storage.data_ptr() // mmap.PAGESIZE) * mmap.PAGESIZE
@@ -139,7 +158,7 @@ class Occupancy(Cpu):
         for context in self._contexts:
             self._move_out(context, context.held_bytes())
 
-    def come_back(self, nbytes: int) -> bool:
+    def come_back(self, nbytes: int, begins: Callable[[], None] = lambda: None) -> bool:
         """Book it all again, or nothing: two jobs must not wait for each other's halves."""
         back: list[tuple[Context, int]] = []
         for context in self._contexts:
@@ -149,9 +168,11 @@ class Occupancy(Cpu):
                     other.move_out(moved)
                 return False
             back.append((context, wanted))
+        if not super().come_back(nbytes, begins):
+            return False
         for context, moved in back:
             self._copy(context, moved)
-        return super().come_back(nbytes)
+        return True
 
     def cap(self, nbytes: int) -> bool:
         """Move what is above the cap out, or what is below it in; what is away comes by in turn.

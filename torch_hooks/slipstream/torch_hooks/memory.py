@@ -58,21 +58,24 @@ class Memory:
             self._scaling = None
         return is_back
 
-    def park(self, stand_still: Callable[[bool], None]) -> None:
+    def park(
+        self, stand_still: Callable[[bool], None], begins: Callable[[], None] = lambda: None
+    ) -> None:
         """Empty the device, stand still, and come back when there is room.
 
         Args:
             stand_still: told whether the device was emptied, returns when this process may go on;
                 asked again while there is no room for that.
+            begins: called when there is, before what was on the device is copied there.
         """
-        _beside_dynamo(self._park)(stand_still)
+        _beside_dynamo(self._park)(stand_still, begins)
 
-    def _park(self, stand_still: Callable[[bool], None]) -> None:
+    def _park(self, stand_still: Callable[[bool], None], begins: Callable[[], None]) -> None:
         device = devices.current()
         try:
             emptied = self._emptied(device)
             stand_still(emptied)
-            while not self._parking.fill(device):
+            while not self._parking.fill(device, begins):
                 time.sleep(_LOOK_EVERY_S)
                 stand_still(emptied)
         finally:

@@ -16,6 +16,8 @@ from slipstream.torch_hooks import storages
 from slipstream.torch_hooks.host_memory import Area, aligned
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from torch import Tensor, UntypedStorage
 
     from slipstream.torch_hooks.device import Device
@@ -44,9 +46,12 @@ class Parking:
         device.leave()
         return found.stuck_bytes
 
-    def fill(self, device: Device) -> bool:
-        """Bring everything back; False if it does not fit yet, and then what is away stays away."""
-        if not device.come_back(sum(host.numel() for _, host in self._away)):
+    def fill(self, device: Device, begins: Callable[[], None] = lambda: None) -> bool:
+        """Bring everything back; False if it does not fit yet, and then what is away stays away.
+
+        `begins` is called once there is room.
+        """
+        if not device.come_back(sum(host.numel() for _, host in self._away), begins):
             return False
         try:
             self.fill_tensors(device)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reading a job's data ahead while it imports and loads: `--slip-data`.
+"""Reading ahead while a job imports and loads: its data (`--slip-data`), and what it goes on from.
 
 In the job's own process, with its user's rights. A thread of the lowest priority asks the kernel to
 have the files in memory, in the order of their names, until the first boundary or a limit.
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 import stat
 import threading
 from typing import TYPE_CHECKING
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 
 VARIABLES = ("SLIPSTREAM_DATA", "SLURM_SPANK_SLIPSTREAM_DATA")
 """Set by the user, or by Slurm for a job that was given the flag."""
+DURABLE_VARIABLE = "SLIPSTREAM_DURABLE_DIR"
+_GENERATION = re.compile(r"r\d{4,}-m\d{12,}")
 MOST_BYTES = 16 << 30
 _PART_OF_FREE_MEMORY = 4
 _CHUNK_BYTES = 128 << 10
@@ -78,13 +81,29 @@ class ReadAhead:
 
 
 def from_environment(environment: Mapping[str, str]) -> ReadAhead | None:
-    """For the first process of a job on this node, if the job said where its data is."""
+    """For the first process of a job on this node, if there is something it will read.
+
+    A job that Slurm started anew goes on from its durable copy, which is needed before its data.
+    """
     rank = environment.get("LOCAL_RANK") or environment.get("SLURM_LOCALID") or "0"
     told = next((environment[name] for name in VARIABLES if environment.get(name)), "")
-    paths = [path for path in told.split(",") if path.startswith("/")]
+    paths = _left_behind(environment)
+    paths += [path for path in told.split(",") if path.startswith("/")]
     if not paths or rank != "0":
         return None
     return ReadAhead(paths, min(MOST_BYTES, _free_bytes() // _PART_OF_FREE_MEMORY))
+
+
+def _left_behind(environment: Mapping[str, str]) -> list[str]:
+    """The newest generation of the durable copy; names of one length sort as their numbers do."""
+    folder = environment.get(DURABLE_VARIABLE, "")
+    if not folder or environment.get("SLURM_RESTART_COUNT", "0") == "0":
+        return []
+    try:
+        names = [name for name in os.listdir(folder) if _GENERATION.fullmatch(name)]  # noqa: PTH208 (the same)
+    except OSError:
+        return []
+    return [f"{folder}/{max(names)}"] if names else []
 
 
 def _files(path: str) -> Iterator[str]:

@@ -26,13 +26,13 @@ from slipstream.torch_hooks.checkpoint.encoding import Encoder
 from slipstream.torch_hooks.checkpoint.generations import Generation
 from slipstream.torch_hooks.checkpoint.loops import Loops
 from slipstream.torch_hooks.checkpoint.writer import Snapshot, Writer
+from slipstream.torch_hooks.read_ahead import DURABLE_VARIABLE
 from slipstream.wire.control_block import Capability, Phase, Request
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from contextlib import AbstractContextManager
 
-DURABLE_VARIABLE = "SLIPSTREAM_DURABLE_DIR"
 """The folder on the shared filesystem that checkpoints are carried to."""
 _TASK = "task-"
 

@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from slipstream.torch_hooks.notes import Notes
 
 _LOOKING_PART = 100
-"""A look at all tensors may take one part in so many of the time,"""
-_LOOKING_PART_AT_EASE = 2000
-"""and one in so many where half the cap would do: an owner's cap is there for a surge."""
+"""A look at all tensors may take one part in so many of the time."""
+_LOOK_EVERY_S = 1.0
+"""How often it is asked whether one is needed, where that is known without it."""
 
 
 class Scaling:
@@ -47,8 +47,6 @@ class Scaling:
         self._hooks = SavedHooks(self._spill.pack, self._spill.unpack)
         self._away: dict[int, storages.Reference] = {}
         self._cap_bytes = 0
-        self._held_bytes = 0
-        """At the last look."""
         self._look_again_s = 0.0
 
     @property
@@ -64,27 +62,30 @@ class Scaling:
         if self._device.shortcoming:
             self._notes.problem("cap is not kept in full", self._device.shortcoming)
         began_s = time.monotonic()
-        is_new = cap_bytes != self._cap_bytes
-        if began_s >= self._look_again_s or (is_new and not self._is_at_ease(cap_bytes)):
-            self._settle(cap_bytes)
+        if cap_bytes != self._cap_bytes or began_s >= self._look_again_s:
             self._cap_bytes = cap_bytes
-            now_s = time.monotonic()
-            part = _LOOKING_PART_AT_EASE if self._is_at_ease(cap_bytes) else _LOOKING_PART
-            self._look_again_s = now_s + part * (now_s - began_s)
-        elif is_new:
-            self._cap_bytes = cap_bytes
-            self._spill.budget_bytes = max(0, cap_bytes - self._held_bytes)
+            if self._is_wide(cap_bytes):
+                self._look_again_s = began_s + _LOOK_EVERY_S
+            else:
+                self._settle(cap_bytes)
+                now_s = time.monotonic()
+                self._look_again_s = now_s + _LOOKING_PART * (now_s - began_s)
         if cap_bytes:
             self._hooks.push()
         elif not self._hooks.pop():
             self._spill.budget_bytes = 1 << 62  # they stay, and let everything stay
         return is_back
 
-    def _is_at_ease(self, cap_bytes: int) -> bool:
-        """Whether nothing is away, and so little is held that it need not be counted often."""
-        if self._away or not self._cap_bytes:  # before the first cap nobody has counted
+    def _is_wide(self, cap_bytes: int) -> bool:
+        """Whether half the cap would do, without a look at every tensor, which takes a while.
+
+        An owner's is: it is there for a surge, and must cost nothing until then.
+        """
+        most_bytes = self._device.most_bytes()
+        if self._away or (cap_bytes and 2 * most_bytes > cap_bytes):
             return False
-        return not cap_bytes or 2 * self._held_bytes <= cap_bytes
+        self._spill.budget_bytes = max(0, cap_bytes - most_bytes)
+        return True
 
     def _settle(self, cap_bytes: int) -> None:
         found = storages.alive(self._device.holds)
@@ -97,7 +98,6 @@ class Scaling:
             self._notes.problem(
                 "cap too small", f"{held_bytes} bytes must stay on the device, {cap_bytes} may"
             )
-        self._held_bytes = held_bytes
         self._spill.budget_bytes = max(0, cap_bytes - held_bytes)
 
     def _move_out(self, held_bytes: int, cap_bytes: int) -> int:

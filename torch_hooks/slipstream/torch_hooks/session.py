@@ -236,11 +236,11 @@ class Session:
 
     def _park(self) -> None:
         began_ns = monotonic_ns()
-        self.block.write(phase=Phase.PAUSED)  # its memory is on its way
+        self._on_the_way()
         try:
             with label("park"):
                 if "torch" in sys.modules:
-                    self._memory_of_torch().park(self._stay_parked)
+                    self._memory_of_torch().park(self._stay_parked, self._on_the_way)
                 else:
                     self._stay_parked(emptied=False)
         finally:  # a Ctrl-C is the program's, and it may go on
@@ -267,8 +267,11 @@ class Session:
             if self._lost and self._has_lease():
                 self._lease_is_back()
             if not self._asks(Request.PARK):
-                self.block.write(phase=Phase.PAUSED)  # until its memory is back
                 return
+
+    def _on_the_way(self) -> None:
+        """It stands still, and its memory goes off the GPU or comes back."""
+        self.block.write(phase=Phase.PAUSED)
 
     def _keep_to_cap(self) -> None:
         """Also without a lease: the neighbours' memory is where it was."""
