@@ -148,8 +148,8 @@ def _enforced(shares: tuple[tuple[str, float], ...]) -> list[tuple[Event, float]
         events.NodeReported(at_s=0.0, node=name, jobs=(Training(ref=ref, restorable=True),))
         for name, ref in (("n1", "6"), ("n2", "4"))
     ]
-    first: list[events.Event] = [events.RulesChanged(0.0, rules), look, *told]
-    return [(one, 0.5) for one in first]
+    begun: list[Event] = [events.RulesChanged(0.0, rules), look, *told]
+    return [(one, 0.5) for one in begun]
 
 
 @st.composite

@@ -194,6 +194,8 @@ def test_why_explains_a_waiting_job_beside_slurm(rig: Rig, eventually: Eventuall
     assert shown.returncode == 0, shown.stderr
     assert "Not enough nodes have as many free GPUs as it needs. [no_free_gpu]" in shown.stdout
     assert "Slurm says: Resources" in shown.stdout or "Slurm says: Priority" in shown.stdout
+    told = json.loads(rig.command("what-if", "--policy", "fifo", "--json").stdout)
+    assert (told["starts"], told["waits"]) == ([], [job])
 
 
 def test_a_held_job_is_held_in_both_tongues(rig: Rig, eventually: Eventually) -> None:

@@ -15,7 +15,7 @@ from click.testing import CliRunner, Result
 from core_world import RULES, full, holds, looked, node, request, sight, token
 from scheduler_rig import Served, served, submission
 from slipstream.cli import main
-from slipstream.core.classes import Mode, Role
+from slipstream.core.classes import JobClass, Mode, Role
 from slipstream.core.commands import Withdraw
 from slipstream.core.events import (
     ClusterSeen,
@@ -332,3 +332,14 @@ def test_what_if_is_a_table_for_people(rig: Served) -> None:
     assert "with srtf-oracle" in shown
     assert "starts on n1 as owner" in shown
     assert "'antman'" in slipstream(rig, "what-if", "--policy", "best").output
+
+
+def test_why_tells_what_an_account_has_of_its_quota(rig: Served) -> None:
+    """Half of eight GPUs are the lab's, and a plain job of it holds them."""
+    rules = replace(RULES, shares=(("lab", 1.0), ("shop", 1.0)))
+    plain = replace(holds("6", None, 0, 1, 2, 3, name="n2"), account="lab")
+    rig.tell(RulesChanged(10.0, rules), looked(11.0, plain))
+    asked = replace(request(3), account="lab", job_class=JobClass.GUARANTEED)
+    rig.tell(looked(12.0, sight("7", asked)))
+    told = json.loads(said(rig, "why", "7", "--json"))["why"]
+    assert (told["reason"], told["because"]) == ("over_quota", ["account lab: 4 of 4 GPUs"])

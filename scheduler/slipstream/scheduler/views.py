@@ -7,6 +7,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
 from slipstream.core.answers import estimated
+from slipstream.core.classes import JobClass
 from slipstream.core.placement import need_of
 from slipstream.core.reasons import SENTENCE, Reason, from_slurm
 from slipstream.core.records import Phase
@@ -92,7 +93,7 @@ def why(state: State, name: str) -> View | None:
         "sentence": SENTENCE[record.reason],
         "estimate": {**asdict(estimate), "text": estimated(estimate)} if estimate else None,
         "stands_for": _stands_for(state, record),
-        "because": _because(state) if record.reason is Reason.NO_GUEST_SEAT else [],
+        "because": _because(state, record),
         "slurm_says": _slurm_says(record),
         "slurm_text": sight.slurm_text if sight else "",
         "advice": None
@@ -146,7 +147,29 @@ def _progress(training: Training | None) -> View | None:
     }
 
 
-def _because(state: State) -> list[str]:
+def _because(state: State, record: JobRecord) -> list[str]:
+    """More about a reason, where there is more to tell."""
+    if record.reason is Reason.NO_GUEST_SEAT:
+        return _against_guests(state)
+    return _quota(state, record) if record.reason is Reason.OVER_QUOTA else []
+
+
+def _quota(state: State, record: JobRecord) -> list[str]:
+    """What an account has, and what its jobs own of it."""
+    request = state.requests[record.token]
+    shares = dict(state.rules.shares)
+    gpus = sum(node.gpus for node in state.nodes.values() if node.takes_jobs)
+    quota = int(gpus * shares.get(request.account, 0.0) / max(1e-9, sum(shares.values())))
+    owned = 0
+    for one in {other.key: other for other in holders(state.jobs.values()).values()}.values():
+        asked = state.requests.get(one.token)
+        shared = asked is not None and asked.job_class is JobClass.SHARED
+        if one.sight and one.sight.account == request.account and not shared:
+            owned += one.sight.gpus
+    return [f"account {request.account or 'none'}: {owned} of {quota} GPUs"]
+
+
+def _against_guests(state: State) -> list[str]:
     """What each node has against guests now."""
     here = crowds(state.jobs.values(), state.requests)
     told = []
