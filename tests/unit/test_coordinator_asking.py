@@ -9,6 +9,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from slipstream.coordinator import asking, blocks
+from slipstream.coordinator.orders import Orders
+from slipstream.coordinator.reflexes import Reflexes
+from slipstream.coordinator.seats import Seat
+from slipstream.core.classes import Mode
 from slipstream.torch_hooks import block as hook_blocks
 from slipstream.wire import control_block
 from slipstream.wire.control_block import Directive, Down, Identity, Phase, Request, Role
@@ -137,3 +141,27 @@ def test_ranks_that_stand_apart_are_seen(
         one.to(done, phase)
         one.seen.refresh()
     assert asking.stand_apart(pages, Directive(1, armed_for_minibatch=armed_for)) is apart
+
+
+def test_ranks_that_stand_still_together_are_asked_at_once(tmp_path: Path) -> None:
+    """Parked, and to come back and wait: none of them goes on for that."""
+    made, pages = ranks(tmp_path, 8, 8)
+    for one in made:
+        one.to(8, Phase.PARKED)
+    asked = asking.ask(pages, Directive(epoch=3, request=Request.PAUSE))
+    assert asked.armed_for_minibatch == 0
+
+
+def test_who_was_asked_to_save_by_an_earlier_coordinator_is_asked_anew(tmp_path: Path) -> None:
+    """It may have done that: a new question has a new epoch, and is asked once."""
+    (rank,), pages = ranks(tmp_path, 8)
+    pages[0].direct(Directive(epoch=4, request=Request.CHECKPOINT))
+    orders = Orders(Reflexes(Mode.ENFORCE))
+    seat = Seat(7, os.getuid(), Role.GUEST, "shared", "t", ("a",))
+    orders.saving.add(7)
+    for _ in range(2):
+        orders.settle({7: seat}, {7: pages}, {})
+        assert (rank.asked().epoch, rank.asked().request) == (5, Request.CHECKPOINT)
+    orders.saving.clear()
+    orders.settle({7: seat}, {7: pages}, {})
+    assert rank.asked().request == Request.NONE

@@ -29,6 +29,8 @@ class Orders:
         """How often a guest was told to stand still."""
         self.saving: set[int] = set()
         """Jobs that are asked to save themselves."""
+        self._asked_to_save: set[int] = set()
+        """Those of them whose pages say so."""
         self._reflexes = reflexes
         self._orders: dict[int, Directive] = {}
 
@@ -69,6 +71,10 @@ class Orders:
         before = self._orders.get(seat.job_id) or max(
             told, key=lambda one: one.epoch, default=Directive()
         )
+        if seat.job_id in self.saving - self._asked_to_save:
+            # An earlier coordinator may have asked for the same, and it was done: ask anew.
+            before = replace(before, request=Request.NONE)
+        self._asked_to_save = self.saving & {*self._asked_to_save, seat.job_id}
         shut = joining.closed(owned, seat)
         wanted = self._reflexes.wanted(seat.job_id)
         order = joining.order(
