@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 from scipy.optimize import nnls  # type: ignore[import-untyped]  # ships no types
-from sklearn.exceptions import ConvergenceWarning  # type: ignore[import-untyped]  # ships no types
-from sklearn.linear_model import lasso_path  # type: ignore[import-untyped]
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.linear_model import lasso_path
 
 from slipstream.estimator.growth import FARTHEST, LARGEST_LOG
 
