@@ -18,7 +18,7 @@ from slipstream.core.estimate import Basis, Estimate
 from slipstream.estimator import Estimator
 from slipstream.estimator.columns import columns_of, configuration
 from slipstream.estimator.drift import drifted
-from slipstream.estimator.fitting import FEWEST_CONFIGURATIONS, TooFewError, fit
+from slipstream.estimator.fitting import FEWEST_CONFIGURATIONS, TooFewError, _refolded, fit
 from slipstream.estimator.gpu_count import smallest_good
 from slipstream.estimator.labels import LABELS
 from slipstream.estimator.likeness import most_like, what_matters
@@ -149,6 +149,13 @@ def test_hostile_numbers_are_numbers() -> None:
         asked = features(128, 16)
         found = estimate_of(model, replace(asked, numbers={**asked.numbers, "arg.odd": value}))
         assert found is None or found.gpu_memory_mib is None or found.gpu_memory_mib > 0
+
+
+def test_few_runs_that_fell_into_one_fold_are_folded_anew() -> None:
+    """What only runs on several GPUs have is of few configurations: some must be left out."""
+    folds, groups = np.array([2, 2, 2, 2]), np.array([7, 9, 7, 4])
+    assert _refolded(folds, groups).tolist() == [0, 1, 0, 2]
+    assert _refolded(np.array([4, 1, 4, 1]), groups).tolist() == [1, 0, 1, 0]
 
 
 def test_between_n_layers_there_are_n_minus_one() -> None:

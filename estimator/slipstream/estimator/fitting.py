@@ -165,7 +165,10 @@ class _Fitter:
     def _by_law(self, label: Label, where: Whole, measured: Array) -> _Learnt:
         rows = Row(*(part[where] for part in self._rows))
         wanted = label.bent(measured)
-        groups, folds = _groups(self._groups[where].tolist()), _refolded(self._folds[where])
+        groups, folds = (
+            _groups(self._groups[where].tolist()),
+            _refolded(self._folds[where], self._groups[where]),
+        )
         first = grow(rows.scaled, wanted, groups, self._recipe.quick())
         law = law_of(rows, label.unbent(wanted), folds, self._choice(label, first.importance))
         power, straight = self._power(label, rows.scaled, wanted, folds)
@@ -384,8 +387,10 @@ def _groups(keys: Sequence[Hashable]) -> Whole:
     return np.array([numbers[key] for key in keys], dtype=np.intp)
 
 
-def _refolded(folds: Whole) -> Whole:
-    """Without gaps."""
+def _refolded(folds: Whole, groups: Whole) -> Whole:
+    """Without gaps; drawn anew where the few runs of a label are all in one."""
+    if folds.min() == folds.max():
+        folds = _groups(groups.tolist()) % _FOLDS
     return np.unique(folds, return_inverse=True)[1].astype(np.intp)
 
 
