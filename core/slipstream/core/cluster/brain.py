@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, assert_never
 from slipstream.core.classes import JobClass
 from slipstream.core.cluster import events
 from slipstream.core.cluster.floor import Floor
-from slipstream.core.cluster.jobs import GUARANTEED, Job, Standing
+from slipstream.core.cluster.jobs import GUARANTEED, OVERDUE, Job, Standing
 from slipstream.core.cluster.moves import Mover
 from slipstream.core.cluster.pairs import PairBook
 from slipstream.core.cluster.promises import Promises
@@ -52,6 +52,7 @@ class Brain(Floor):
         """Take in what happened and say what to do."""
         self.now_s = event.at_s
         self._commands, self._touched, self._parked = [], set(), []
+        self._owners_left = isinstance(event, events.NodeCame)
         match event:
             case events.NodeCame():
                 self._touched.add(self.ground.add(event))
@@ -125,7 +126,9 @@ class Brain(Floor):
             self.queues.remove(job)
         del self._by_number[job.number]
         self.overdue.pop(job.number, None)
-        self._touched.update(self.ground.release(job.number))
+        kept = self.ground.release(job.number)
+        self._touched.update(kept)
+        self._owners_left |= bool(kept)
 
     def _profiled(self, event: events.JobProfiled) -> None:
         job = self.jobs.get(event.ref)
@@ -262,7 +265,9 @@ class Brain(Floor):
         """Seat who waits on the nodes that were touched, the most important first."""
         full: set[int] = set()
         had = cache(self._had) if self.rules.has(Rule.FAIRNESS) else None
-        for level in range(GUARANTEED, self.ground.bottom + 1):
+        # All others leave for guaranteed jobs: only where one of them left, another finds a seat.
+        first = GUARANTEED if self._owners_left else OVERDUE
+        for level in range(first, self.ground.bottom + 1):
             for size in self.queues.sizes(level):
                 if size in full or not self._may_fit(level, size):
                     continue  # in full: where those who come first found nothing

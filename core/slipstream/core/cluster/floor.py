@@ -48,6 +48,8 @@ class Floor:
         self._commands: list[ClusterCommand] = []
         self._touched: set[int] = set()
         self._parked: list[Job] = []
+        self._owners_left = False
+        """Whether, since the last event, guaranteed jobs may have what they could not before."""
 
     def settle(self, job: Job, gpus: tuple[int, ...]) -> None:
         """A job without GPUs gets these: the command for it, and all that follows."""
@@ -119,6 +121,7 @@ class Floor:
         gpus = job.gpus
         self.tenants.stood(job, self.now_s)
         self._elastic.stood(job)
+        self._owners_left |= job.guards
         for gpu in gpus:
             self.ground.on[gpu].remove(job)
         job.gpus, job.standing, job.guards = (), Standing.WAITING, False
