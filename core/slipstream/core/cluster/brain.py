@@ -278,8 +278,9 @@ class Brain(Floor):
 
     def _may_fit(self, level: int, size: int) -> bool:
         """Whether enough GPUs of a touched node could be theirs: mostly one is free, or two."""
-        if level < 0:
-            return True  # for some of them, nodes are kept elsewhere
+        promised = next(iter(self.overdue.values()), None)
+        if level == GUARANTEED or (level == OVERDUE and promised and promised.ask.gpus == size):
+            return True  # nodes may be kept for it elsewhere
         largest = max(1, self.ground.largest)
         part = size if size <= largest else size % largest or largest
         return any(self.ground.at_most(level, node) >= part for node in self._touched)
