@@ -170,6 +170,9 @@ class Floor:
             heapq.heappush(self._due, (due_s, job.number, job.version))
 
     def _recount(self, gpus: Iterable[int]) -> None:
-        for node in self.ground.nodes_of(gpus):
-            self.ground.count(node)
+        changed: dict[int, list[int]] = {}
+        for gpu in gpus:
+            changed.setdefault(self.ground.node_of[gpu], []).append(gpu)
+        for node, theirs in changed.items():
+            self.ground.count(node, theirs)
             self._touched.add(node)
