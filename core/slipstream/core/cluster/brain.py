@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, assert_never
 from slipstream.core.classes import JobClass
 from slipstream.core.cluster import events
 from slipstream.core.cluster.floor import Floor
-from slipstream.core.cluster.jobs import GUARANTEED, Standing
+from slipstream.core.cluster.jobs import GUARANTEED, OVERDUE, Standing
 from slipstream.core.cluster.moves import Mover
 from slipstream.core.cluster.pairs import PairBook
 from slipstream.core.cluster.promises import Promises
@@ -55,6 +55,7 @@ class Brain(Floor):
         """Take in what happened and say what to do."""
         self.now_s = event.at_s
         self._commands, self._touched, self._parked = [], set(), []
+        self._owners_left = isinstance(event, events.NodeCame | events.NodeSeen)
         match event:
             case events.NodeCame():
                 self._touched.add(self.ground.add(event))
@@ -146,7 +147,9 @@ class Brain(Floor):
             self.queues.remove(job)
         del self._by_number[job.number]
         self.overdue.pop(job.number, None)
-        self._touched.update(self.ground.release(job.number))
+        kept = self.ground.release(job.number)
+        self._touched.update(kept)
+        self._owners_left |= bool(kept)
 
     def _profiled(self, event: events.JobProfiled) -> None:
         job = self.jobs.get(event.ref)
@@ -285,7 +288,9 @@ class Brain(Floor):
         """Seat who waits on the nodes that were touched, the most important first."""
         full: set[int] = set()
         had = cache(self._had) if self.rules.has(Rule.FAIRNESS) else None
-        for level in range(GUARANTEED, self.ground.bottom + 1):
+        # All others leave for guaranteed jobs: only where one of them left, another finds a seat.
+        first = GUARANTEED if self._owners_left else OVERDUE
+        for level in range(first, self.ground.bottom + 1):
             for size in self.queues.sizes(level):
                 if size in full or not self._may_fit(level, size):
                     continue  # in full: where those who come first found nothing
@@ -296,8 +301,9 @@ class Brain(Floor):
 
     def _may_fit(self, level: int, size: int) -> bool:
         """Whether enough GPUs of a touched node could be theirs: mostly one is free, or two."""
-        if level < 0:
-            return True  # for some of them, nodes are kept elsewhere
+        promised = next(iter(self.overdue.values()), None)
+        if level == GUARANTEED or (level == OVERDUE and promised and promised.ask.gpus == size):
+            return True  # nodes may be kept for it elsewhere
         largest = max(1, self.ground.largest)
         part = size if size <= largest else size % largest or largest
         return any(self.ground.at_most(level, node) >= part for node in self._touched)

@@ -51,6 +51,8 @@ class Floor:
         self._touched: set[int] = set()
         self._parked: list[Job] = []
         self._came = 0
+        self._owners_left = False
+        """Whether, since the last event, guaranteed jobs may have what they could not before."""
 
     def settle(self, job: Job, gpus: tuple[int, ...]) -> None:
         """A job without GPUs gets these: the command for it, and all that follows."""
@@ -211,6 +213,7 @@ class Floor:
         gpus = job.gpus
         self.tenants.stood(job, self.now_s)
         self._elastic.stood(job)
+        self._owners_left |= job.guards
         for gpu in gpus:
             self.ground.on[gpu].remove(job)
         job.gpus, job.standing, job.guards = (), Standing.WAITING, False
@@ -259,6 +262,9 @@ class Floor:
             heapq.heappush(self._due, (due_s, job.number, job.version))
 
     def _recount(self, gpus: Iterable[int]) -> None:
-        for node in self.ground.nodes_of(gpus):
-            self.ground.count(node)
+        changed: dict[int, list[int]] = {}
+        for gpu in gpus:
+            changed.setdefault(self.ground.node_of[gpu], []).append(gpu)
+        for node, theirs in changed.items():
+            self.ground.count(node, theirs)
             self._touched.add(node)

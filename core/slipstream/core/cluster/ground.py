@@ -168,20 +168,25 @@ class Ground:
         roomy, taken = self.roomy.number(node), self.takeable[level].number(node)
         return (roomy or 0) + (taken or 0) - (self.free.number(node) or 0)
 
-    def count(self, node: int) -> None:
-        """Count a node anew: somebody came, left, or is another than he was thought to be."""
+    def count(self, node: int, changed: Iterable[int] | None = None) -> None:
+        """Count a node anew: somebody came, left, or is another than he was thought to be.
+
+        On which GPUs, if that is known: only those are weighed.
+        """
         if node in self.closed:
             self._uncount(node)
             return
         free = roomy = unowned = 0
         most = self._rules.most_on_gpu
         at_worst = [0] * (self.empty + 3)  # the last two are for OVERDUE and NOBODY
+        for gpu in self.gpus_of[node] if changed is None else changed:
+            self._weigh(gpu, self.on[gpu])
         for gpu in self.gpus_of[node]:
             ours = self.on[gpu]
             free += not ours
             roomy += self.has_seat(gpu) if self.seats[gpu] else len(ours) < most
             unowned += not any(job.guards for job in ours)
-            at_worst[self._weigh(gpu, ours)] += 1
+            at_worst[self.worst[gpu]] += 1
         self.free.put(node, free)
         self.roomy.put(node, roomy)
         if node in self.reserved:
@@ -193,8 +198,8 @@ class Ground:
             self.takeable[level].put(node, below)
             below += at_worst[level]
 
-    def _weigh(self, gpu: int, ours: list[Job]) -> int:
-        """Keep what is used of one GPU; the level of whoever leaves it first."""
+    def _weigh(self, gpu: int, ours: list[Job]) -> None:
+        """Keep what is used of one GPU, and the level of whoever leaves it first."""
         if not ours:
             self.quiet.drop(gpu)
             self.full.drop(gpu)
@@ -210,7 +215,6 @@ class Ground:
                 self.quiet.put(gpu, tenths)
             worst = max((NOBODY if job.guards else job.level for job in ours), default=NOBODY)
         self.worst[gpu] = worst
-        return worst
 
     def _uncount(self, node: int) -> None:
         for buckets in (self.free, self.roomy, self.unowned, *self.takeable.values()):
