@@ -178,6 +178,10 @@ class Scheduler:
 
     def look(self) -> None:
         """Poll Slurm, and hear whoever has told something."""
+        deadline_s = time.monotonic() + PATIENCE_S
+        while self._is_busy():  # Slurm's seconds pass sooner here than a busy machine's threads act
+            assert time.monotonic() < deadline_s
+            time.sleep(0.005)
         self.commands.pass_time()
         asked = replace(request(1), token=token(1))
         jobs = tuple(replace(sight_of(job), request=asked) for job in self.slurm.jobs())
@@ -185,6 +189,12 @@ class Scheduler:
         self.take(ClusterSeen(at_s=time.time(), jobs=jobs, nodes=nodes, complete=True))
         while not self.told.empty():
             self.take(self.told.get())
+
+    def _is_busy(self) -> bool:
+        deeds = (one.command for one in self.journal.intentions())
+        return bool(self.enactor.behind()) or any(
+            isinstance(one, Save | Requeue | Start) for one in deeds
+        )
 
     def job(self) -> tuple[str, tuple[str, ...], int]:
         """Its state, where, and how often it was requeued."""
