@@ -66,6 +66,15 @@ def trains(
     return job
 
 
+def moved(box: Sandbox, job: str) -> dict[str, Any]:
+    """Have it moved; as soon as the scheduler has seen that other nodes are free again."""
+    deadline_s = time.monotonic() + PATIENCE_S
+    while not (answer := slipstream(box, "move", job)):
+        assert time.monotonic() < deadline_s, slipstream(box, "gpus")
+        time.sleep(0.5)
+    return answer
+
+
 def told(box: Sandbox, job: str) -> dict[str, Any]:
     """What its node says of the training."""
     return why(box, job).get("training") or {}
@@ -120,9 +129,7 @@ def test_a_training_goes_on_on_another_node(
     """From the mini-batch it was saved at, in the same log, with everything it knew."""
     job = trains(box, tmp_path / "job")
     before = node_of(box, job)
-    answer = slipstream(box, "move", job)
-    assert answer is not None
-    (target,) = answer["nodes"]
+    (target,) = moved(box, job)["nodes"]
     assert target != before
     assert "does not move (moving)" in refused(box, job), "one move at a time"
     until(box, job, lambda: "moved, " in story(box, job))
@@ -140,7 +147,7 @@ def test_a_scheduler_killed_over_a_move_goes_on_with_it(
 ) -> None:
     """Killed when the job had left: the next one finds it in the journal, and starts it."""
     job = trains(box, tmp_path / "job")
-    assert slipstream(box, "move", job)
+    assert moved(box, job)
     until(box, job, lambda: "requeued" in story(box, job))
     box.kill("scheduler")
     box.revive()
@@ -160,16 +167,16 @@ def test_what_goes_wrong_while_it_is_saved_leaves_it_training(
     before = node_of(box, job)
     (ramdisk,) = box.layout.run.glob(f"**/checkpoints/{job}-*")
     with full(ramdisk):
-        assert slipstream(box, "move", job)
+        assert moved(box, job)
         until(box, job, lambda: "could not save itself" in story(box, job))
     with full(box.layout.durable):
-        assert slipstream(box, "move", job)
+        assert moved(box, job)
         until(box, job, lambda: "No space left" in story(box, job))
     assert node_of(box, job) == before
     pid = int((tmp_path / "job" / "pid").read_text())
     os.kill(pid, signal.SIGSTOP)
     try:
-        assert slipstream(box, "move", job)
+        assert moved(box, job)
         time.sleep(0.5)  # for its coordinator to ask for a checkpoint that cannot come yet
         box.kill(f"coordinator-{before}")
     finally:
@@ -218,7 +225,7 @@ def test_a_controller_killed_when_the_job_has_left(
     job = trains(box, tmp_path / "job")
     maps = Path(f"/proc/{box.daemons()['slurmctld'].pid}/maps").read_text()
     assert "select_cons_tres.so" in maps.replace(plugin_dir().split(":")[1], "")
-    assert slipstream(box, "move", job)
+    assert moved(box, job)
     until(box, job, lambda: "requeued" in story(box, job))
     box.kill("slurmctld")
     time.sleep(1.0)
@@ -233,7 +240,7 @@ def test_an_auto_guest_owns_the_gpu_it_moves_to(
     """Its seat becomes a GPU while it waits for its start: nobody sits beside it any more."""
     job = trains(box, tmp_path / "job", slip_class="auto", gres="slot:1")
     assert why(box, job)["role"] == "guest"
-    assert slipstream(box, "move", job)
+    assert moved(box, job)
     until(box, job, lambda: "moved, " in story(box, job))
     told = why(box, job)
     assert (told["role"], told["gpus"], told["slots"]) == ("owner", 1, 0)

@@ -26,6 +26,7 @@ TRAINING = (
 def slipstream(box: Sandbox, *words: str) -> dict[str, Any] | None:
     """What a command says to programs; None if the scheduler does not answer."""
     done = box.run(sys.executable, "-m", "slipstream.cli", *words, "--json", check=False)
+    sys.stderr.write(done.stderr)  # for whoever reads a failure
     told: dict[str, Any] | None = json.loads(done.stdout) if not done.returncode else None
     return told
 
