@@ -30,7 +30,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from slipstream.simulator import html, policies, simulate
+from slipstream.simulator import html, names, simulate
 from slipstream.simulator.simulate import Setting
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def main() -> None:
     options.add_argument("--seed", type=int, default=1)
     options.add_argument("--data", type=Path, default=DATA)
     options.add_argument("--plots", type=Path)
-    options.add_argument("--only", action="append", choices=policies.NAMES)
+    options.add_argument("--only", action="append", choices=names.NAMES)
     given = options.parse_args()
     trace = given.data / simulate.PHILLY
     if not trace.is_file():
@@ -77,7 +77,7 @@ def main() -> None:
             seed=given.seed,
         )
         for load in LOADS_PCT
-        for name in given.only or policies.NAMES
+        for name in given.only or names.NAMES
     ]
     found: dict[float, dict[str, Report]] = {load: {} for load in LOADS_PCT}
     for setting, report in simulate.compare(settings):
@@ -91,10 +91,10 @@ def main() -> None:
 
 
 def _figures(reports: Mapping[str, Report]) -> dict[str, Any]:
-    ours, oracle = reports[policies.OURS], reports[policies.ORACLE]
+    ours, oracle = reports[names.OURS], reports[names.ORACLE]
     backfill = reports["backfill"]
     mean_s = ours.completion_mean_s
-    rivals = {name for name in policies.NAMES if name not in (policies.OURS, policies.ORACLE)}
+    rivals = {name for name in names.NAMES if name not in (names.OURS, names.ORACLE)}
     gain = {name: reports[name].completion_mean_s / mean_s for name in sorted(rivals)}
     best = min(gain, key=lambda name: (gain[name], name))
     sooner = 1.0 - ours.first_minibatches_mean_s / backfill.first_minibatches_mean_s
@@ -122,7 +122,7 @@ def _figures(reports: Mapping[str, Report]) -> dict[str, Any]:
 
 
 def _each(reports: Mapping[str, Report], name: str) -> dict[str, int]:
-    return {policy: round(getattr(reports[policy], name)) for policy in policies.NAMES}
+    return {policy: round(getattr(reports[policy], name)) for policy in names.NAMES}
 
 
 def _draw(found: Mapping[float, Mapping[str, Report]], folder: Path) -> None:

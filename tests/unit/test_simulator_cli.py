@@ -18,7 +18,7 @@ from scheduler_rig import served
 from simulator_rig import data_folder, simple_csv, trace
 from slipstream.cli import live_cluster, main
 from slipstream.core.cluster.rules import Rule
-from slipstream.simulator import policies
+from slipstream.simulator import names
 from slipstream.simulator.measured import GPU_MIB
 from slipstream.slurm_plugin.gres import parse_gres
 from slipstream.slurm_plugin.records import Node
@@ -78,7 +78,7 @@ def test_people_read_a_table(file: Path, data: Path) -> None:
 def test_all_policies_are_compared_and_the_best_mean_comes_first(file: Path, data: Path) -> None:
     """On all cores."""
     found = reports(file, "--data", data, "--nodes=1", "--compare")
-    assert {one["policy"] for one in found} == {*policies.NAMES}
+    assert {one["policy"] for one in found} == {*names.NAMES}
     means = [one["completion_mean_s"] for one in found]
     assert means == sorted(means)
 

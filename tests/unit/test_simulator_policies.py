@@ -7,7 +7,7 @@ import pytest
 
 from simulator_rig import KINDS, trace
 from slipstream.core.cluster.rules import Rule
-from slipstream.simulator import html, policies, report, workload
+from slipstream.simulator import html, names, policies, report, workload
 from slipstream.simulator.engine import Engine
 from slipstream.simulator.guarding import NodeGuard
 from slipstream.simulator.shape import Shape, equal, node
@@ -36,7 +36,7 @@ def simulated(name: str, *without: Rule, nodes: int = 1) -> tuple[World, report.
     return made, figures
 
 
-@pytest.mark.parametrize("name", policies.NAMES)
+@pytest.mark.parametrize("name", names.NAMES)
 @pytest.mark.parametrize("nodes", [1, 3])
 def test_every_job_ends_and_none_before_its_work_is_done(name: str, nodes: int) -> None:
     """Nobody is faster than alone, nobody is left."""
@@ -48,7 +48,7 @@ def test_every_job_ends_and_none_before_its_work_is_done(name: str, nodes: int) 
     assert made.busy_gpus == 0
 
 
-@pytest.mark.parametrize("name", policies.NAMES)
+@pytest.mark.parametrize("name", names.NAMES)
 def test_nodes_may_be_unequal(name: str) -> None:
     """As those of a live cluster are: every job still ends, none before its work is done."""
     shape = Shape((node("small", 2), node("large", 8), node("middle", 4, gpu_mib=10_000)))

@@ -17,6 +17,7 @@ from rich.table import Column, Table
 
 from slipstream.cli.daemon_api import json_option, run_dir_option
 from slipstream.core.cluster.rules import Rule
+from slipstream.simulator.names import NAMES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,17 +25,6 @@ if TYPE_CHECKING:
     from slipstream.simulator.report import Report
     from slipstream.simulator.simulate import Setting
 
-_POLICIES: Final = (
-    "fifo",
-    "backfill",
-    "fair-sharing",
-    "tiresias",
-    "gandiva",
-    "antman",
-    "liquid",
-    "srtf-oracle",
-    "slipstream",
-)
 _DEFAULT_DATA: Final = "../shared/data"
 _HOUR_S: Final = 3600.0
 _MOST_SHOWN: Final = 5
@@ -57,7 +47,7 @@ _HEADS: Final = (
 @click.option(
     "--policy",
     "chosen",
-    type=click.Choice(_POLICIES),
+    type=click.Choice(NAMES),
     multiple=True,
     help="Which one; may be given several times. [default: slipstream]",
 )
@@ -169,7 +159,7 @@ def _settings(trace: Path, given: dict[str, Any]) -> list[Setting]:
 
     chosen = given.pop("chosen") or ("slipstream",)
     if given.pop("compare"):
-        chosen = _POLICIES
+        chosen = NAMES
     if given["journal"] and "slipstream" not in chosen:
         raise click.UsageError("--journal is of slipstream's policy: choose it, too")
     run_dir, cluster = given.pop("run_dir"), None

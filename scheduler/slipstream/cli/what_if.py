@@ -14,6 +14,7 @@ from slipstream.cli.daemon_api import ask, json_option, run_dir_option, show_jso
 from slipstream.core.classes import JobClass
 from slipstream.core.cluster import commands, events
 from slipstream.core.cluster.asks import Ask
+from slipstream.simulator.names import NAMES, ORACLE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -22,17 +23,6 @@ if TYPE_CHECKING:
     from slipstream.core.cluster.commands import ClusterCommand
     from slipstream.simulator.engine import Policy
 
-POLICIES: Final = (
-    "fifo",
-    "backfill",
-    "fair-sharing",
-    "tiresias",
-    "gandiva",
-    "antman",
-    "liquid",
-    "srtf-oracle",
-    "slipstream",
-)
 _HERE: Final = ("running", "suspended", "completing")
 _WAITS: Final = ("waiting", "submitted")
 
@@ -40,7 +30,7 @@ _WAITS: Final = ("waiting", "submitted")
 @click.command("what-if")
 @run_dir_option
 @json_option
-@click.option("--policy", type=click.Choice(POLICIES), required=True, help="Which one.")
+@click.option("--policy", type=click.Choice(NAMES), required=True, help="Which one.")
 def what_if(run_dir: Path, policy: str, *, as_json: bool) -> None:
     """Show what a policy would do now with the cluster's jobs; nothing is done.
 
@@ -120,7 +110,7 @@ def _made(
     from slipstream.simulator import policies  # noqa: PLC0415
     from slipstream.simulator.policies.preemptive import SrtfOracle  # noqa: PLC0415
 
-    if policy == policies.ORACLE:  # the estimate stands for what it would know
+    if policy == ORACLE:  # the estimate stands for what it would know
         lasts = {job["job"]: (job["estimate"] or {}).get("run_s") or float("inf") for job in jobs}
         return SrtfOracle(lasts)
     even = dict.fromkeys(sorted({one.tenant for one in asks.values()}), 1.0)

@@ -91,16 +91,18 @@ class Hands:
 
         The marker says that the binding is ours: should Slurm requeue it later, it is let go.
         """
-        job = self._found(command.key)
-        if job.state is JobState.RUNNING and not job.completing:
-            _LOG.info("job %s was started before", command.key)
-            return
-        if job.state is not JobState.PENDING or job.completing:
-            raise SinkError(f"it could not be started: it is {job.state}, and may complete still")
-        change = update_for(job, Bind(command.nodes))
-        if command.gpus:
-            change = _swapped(job, change, "slot", Gres("gpu", count=command.gpus))
-        with self._alone():
+        with self._alone():  # from the look on: its marker is written whole
+            job = self._found(command.key)
+            if job.state is JobState.RUNNING and not job.completing:
+                _LOG.info("job %s was started before", command.key)
+                return
+            if job.state is not JobState.PENDING or job.completing:
+                raise SinkError(
+                    f"it could not be started: it is {job.state}, and may complete still"
+                )
+            change = update_for(job, Bind(command.nodes))
+            if command.gpus:
+                change = _swapped(job, change, "slot", Gres("gpu", count=command.gpus))
             self._change(job, change, "started")
         self._nudge()
 

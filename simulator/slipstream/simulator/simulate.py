@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from slipstream.core.cluster.brain import Brain
-from slipstream.simulator import measured, policies, report, traces, workload
+from slipstream.simulator import measured, names, policies, report, traces, workload
 from slipstream.simulator.engine import Engine
 from slipstream.simulator.guarding import NodeGuard
 from slipstream.simulator.journal import Recorder
@@ -36,7 +36,7 @@ class Setting:
     data: Path
     """The folder with what was measured."""
     trace: Path
-    policy: str = policies.OURS
+    policy: str = names.OURS
     most_jobs: int | None = None
     cluster: Shape | None = None
     """A cluster that there is; the next three make one up."""

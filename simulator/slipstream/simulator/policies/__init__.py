@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 from slipstream.core.classes import JobClass
 from slipstream.core.cluster.brain import Brain
 from slipstream.core.cluster.rules import ClusterRules
+from slipstream.simulator.names import NAMES, ORACLE, OURS
 from slipstream.simulator.policies.gandiva import Gandiva
 from slipstream.simulator.policies.preemptive import SrtfOracle, Tiresias
 from slipstream.simulator.policies.queueing import Backfill, FairSharing, Fifo
@@ -20,19 +21,6 @@ if TYPE_CHECKING:
     from slipstream.simulator.engine import Policy
     from slipstream.simulator.workload import Workload
 
-OURS: Final = "slipstream"
-ORACLE: Final = "srtf-oracle"
-NAMES: Final = (
-    "fifo",
-    "backfill",
-    "fair-sharing",
-    "tiresias",
-    "gandiva",
-    "antman",
-    "liquid",
-    ORACLE,
-    OURS,
-)
 MEASURES: Final = frozenset({"gandiva", "antman", "liquid", OURS})
 """Those that listen to what is measured of jobs and pairs."""
 _GUARDED: Final = {"antman": frozenset(JobClass), OURS: frozenset({JobClass.GUARANTEED})}
