@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 VARIABLES = ("SLIPSTREAM_DATA", "SLURM_SPANK_SLIPSTREAM_DATA")
 """Set by the user, or by Slurm for a job that was given the flag."""
 DURABLE_VARIABLE = "SLIPSTREAM_DURABLE_DIR"
+"""The folder on the shared filesystem that checkpoints are carried to."""
 _GENERATION = re.compile(r"r\d{4,}-m\d{12,}")
 MOST_BYTES = 16 << 30
 _PART_OF_FREE_MEMORY = 4

@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from contextlib import AbstractContextManager
 
-"""The folder on the shared filesystem that checkpoints are carried to."""
 _TASK = "task-"
 
 
