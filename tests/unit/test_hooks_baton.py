@@ -3,17 +3,22 @@
 
 from __future__ import annotations
 
+import fcntl
 import itertools
 import subprocess
 import sys
 import threading
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
-from slipstream.torch_hooks.baton import Baton
+from slipstream.torch_hooks.baton import PATIENCE_S, Baton
 from slipstream.wire import batons
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 pytestmark = pytest.mark.unit
 
@@ -85,18 +90,18 @@ def test_who_is_impatient_goes_on_for_a_slice_without_it(run_dir: str) -> None:
     assert holder.take(never).held
     wait = other.take(never)
     assert (wait.held, wait.impatient) == (False, True)
-    assert 100_000_000 <= wait.waited_ns < 1_000_000_000
+    assert wait.waited_ns >= 100_000_000
     assert other.slice_goes_on
 
 
 def test_a_wait_is_called_off_when_the_lease_is_back(run_dir: str) -> None:
-    """Within a look or two."""
+    """Long before its patience would end."""
     holder, other = Baton(run_dir, ["GPU-a"]), Baton(run_dir, ["GPU-a"])
     assert holder.take(never).held
     back_at_s = time.monotonic() + 0.1
     wait = other.take(lambda: time.monotonic() > back_at_s)
     assert (wait.held, wait.impatient) == (False, False)
-    assert wait.waited_ns < 1_000_000_000
+    assert wait.waited_ns < PATIENCE_S * 1e9 / 4
 
 
 def test_the_kernel_passes_on_what_a_killed_guest_held(run_dir: str) -> None:
@@ -114,10 +119,34 @@ def test_the_kernel_passes_on_what_a_killed_guest_held(run_dir: str) -> None:
 
 
 def test_two_hungry_guests_take_turns(run_dir: str) -> None:
-    """Who passes it on and wants it again has to queue: strictly one after the other."""
-    turns = _turns(run_dir, guests=2, seconds=1.2)
-    assert len(turns) >= 8
-    assert all(one != other for one, other in itertools.pairwise(turns[1:]))
+    """Who passes it on while another is next has to queue: strictly one after the other."""
+    turns: list[int] = []
+    is_done = [threading.Event(), threading.Event()]
+
+    def train(guest: int) -> None:
+        other_is_done = is_done[1 - guest]
+        baton = Baton(run_dir, ["GPU-a"])
+        for _ in range(8):
+            assert baton.take(never).held
+            turns.append(guest)
+            while not (other_is_done.is_set() or _somebody_is_next(run_dir)):
+                time.sleep(0.002)
+            baton.pass_on()
+        is_done[guest].set()
+
+    _run(train, guests=2)
+    assert len(turns) == 16
+    assert all(one != other for one, other in itertools.pairwise(turns))
+
+
+def _somebody_is_next(run_dir: str) -> bool:
+    _, queue_path = batons.paths(run_dir, "GPU-a")
+    with Path(queue_path).open() as queue:
+        try:
+            fcntl.flock(queue, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
 
 
 def test_none_of_four_hungry_guests_is_left_out(run_dir: str) -> None:
@@ -146,9 +175,14 @@ def _turns(run_dir: str, *, guests: int, seconds: float) -> list[int]:
             inside.release()
         baton.pass_on()
 
+    _run(train, guests=guests)
+    return turns
+
+
+def _run(train: Callable[[int], None], *, guests: int) -> None:
+    """Several guests side by side, to their ends."""
     threads = [threading.Thread(target=train, args=(guest,)) for guest in range(guests)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    return turns
