@@ -1,0 +1,10 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What all tests need."""
+
+from __future__ import annotations
+
+import signal
+
+# A shell starts what it leaves in the background with Ctrl-C ignored, and everything below it would
+# inherit that: tests that interrupt a program need it as a user's terminal has it.
+signal.signal(signal.SIGINT, signal.default_int_handler)
