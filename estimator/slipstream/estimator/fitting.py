@@ -378,6 +378,7 @@ def _laws(found: Sequence[_Learnt | None], columns: Columns, pairs: NDArray[np.i
         pairs=pairs,
         power=np.array([one.power if one else nothing for one in found]),
         blend=np.array([one.blend if one else 0.0 for one in found]),
+        leash=np.array([one.apart.max() if one else 0.0 for one in found]),
     )
 
 

@@ -121,27 +121,28 @@ class Model:
         found: list[float] = self.forest.means(row.scaled).tolist()
         values: dict[str, float] = {}
         for at, label in enumerate(LABELS):
-            known, derived, blend, low, high = self._plain[at]
+            known, derived, blend, leash, low, high = self._plain[at]
             if not known:
                 found[at] = math.nan
                 continue
             if derived and label.follows:
                 smooth = label.bend(label.follows(values))
             else:
-                smooth = (1.0 - blend) * lines[at]
+                smooth = lines[at]
                 if blend:
-                    bent = label.bend(grown[at])
-                    smooth += blend * bent
+                    farther = label.bend(grown[at]) - smooth
+                    smooth += blend * min(max(farther, -leash), leash)
                     if apart is not None:
-                        apart[at] = abs(bent - lines[at])
+                        apart[at] = abs(farther)
             found[at] = min(max(found[at] + smooth, low), high)
             values[label.name] = label.unbend(found[at])
         return found
 
     @cached_property
-    def _plain(self) -> list[tuple[bool, bool, float, float, float]]:
+    def _plain(self) -> list[tuple[bool, bool, float, float, float, float]]:
         """Arrays as Python's own numbers: numpy is slow with single ones."""
-        columns = (self.known, self.derived, self.laws.blend, self.low, self.high)
+        laws = self.laws
+        columns = (self.known, self.derived, laws.blend, laws.leash, self.low, self.high)
         return list(zip(*(column.tolist() for column in columns), strict=True))
 
     def familiar(self, row: Row) -> bool:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 MAGIC: Final = b"SLIPEST\n"
-VERSION: Final = 2
+VERSION: Final = 3
 DRAFT: Final = ".draft-"
 _HEAD: Final = struct.Struct("<8sIQ32s")
 _MOST_BYTES: Final = 256 << 20
@@ -167,7 +167,8 @@ def _model(words: _Words, arrays: dict[str, NDArray[Any]]) -> Model:
     _expect(1.0 <= words.sharing.stretch < math.inf, "sharing that makes faster")
     shapes = {
         **dict.fromkeys(("centre", "spread", "low", "high", "far", "importance"), (width,)),
-        **dict.fromkeys(("derived", "known", "least", "most", "blend", "unsure"), (labels,)),
+        **dict.fromkeys(("derived", "known", "least", "most", "blend", "leash"), (labels,)),
+        "unsure": (labels,),
         "errors": (labels, len(QUANTILES)),
         "power": (labels, 1 + width + pairs),
         "exponents": (terms, numbers),
@@ -207,7 +208,7 @@ def _model(words: _Words, arrays: dict[str, NDArray[Any]]) -> Model:
         columns=columns,
         laws=Laws(
             *(arrays["exponents"], gates, arrays["weights"], laws, arrays["power"]),
-            *(arrays["pairs"], arrays["blend"]),
+            *(arrays["pairs"], arrays["blend"], arrays["leash"]),
         ),
         forest=forest,
         derived=arrays["derived"],
@@ -234,6 +235,7 @@ _ARRAYS: Final[dict[str, Callable[[Model], NDArray[Any]]]] = {
     "weights": lambda model: model.laws.weights,
     "power": lambda model: model.laws.power,
     "blend": lambda model: model.laws.blend,
+    "leash": lambda model: model.laws.leash,
     "pairs": lambda model: model.laws.pairs,
     "errors": lambda model: model.errors,
     "unsure": lambda model: model.unsure,
