@@ -66,6 +66,9 @@ def looks(draw: st.DrawFn) -> events.ClusterSeen:
         standing = draw(st.sampled_from(Standing))
         seen = sight(ref, marked, standing, reason=reason, priority=draw(st.integers(0, 3)))
         seen = replace(seen, number=number, account="lab" if number > 4 else "shop")
+        if standing is Standing.RUNNING:
+            limit_s = 60 * draw(st.integers(1, 20))
+            seen = replace(seen, time_limit_s=limit_s, ends_at_s=1_000 + limit_s)
         if standing is Standing.RUNNING and _role_of(number) is Role.OWNER:
             places = st.tuples(st.sampled_from(NODES), st.integers(0, 3))
             seen = replace(seen, gpu_places=tuple(draw(st.lists(places, max_size=4, unique=True))))
@@ -100,7 +103,9 @@ def reports(draw: st.DrawFn) -> events.NodeReported:
         GpuUse(index=index, use_pct=one, takes_guests=takes[index]) for index, one in enumerate(use)
     )
     jobs = tuple(
-        Training(ref=str(number), restorable=draw(st.booleans()))
+        Training(
+            ref=str(number), restorable=draw(st.booleans()), waited_s=draw(st.floats(0.0, 300.0))
+        )
         for number in draw(st.lists(JOBS, max_size=3, unique=True))
     )
     return events.NodeReported(at_s=0.0, node=draw(st.sampled_from(NODES)), gpus=gpus, jobs=jobs)

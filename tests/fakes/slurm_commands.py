@@ -81,6 +81,9 @@ class FakeCommands:
         if answer := plain.get(tuple(words)):
             return answer()
         match words:
+            case ["-o", "show", "partition", "batch"]:
+                self._must_be_up("slurm_load_partitions error: ")
+                return f"PartitionName=batch MaxTime={self.cluster.longest} MinNodes=0\n"
             case ["listpids", job_id, node]:
                 return self._list_pids(job_id, node)
             case ["update", job, *pairs] if job.startswith("JobId="):

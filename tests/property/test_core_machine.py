@@ -19,7 +19,7 @@ from core_world import RULES
 from slipstream.core import events
 from slipstream.core.advice import advice_key
 from slipstream.core.classes import JobClass, Mode, Role, Strength
-from slipstream.core.commands import Admit, Advise, MakeGuest, Save, Withdraw
+from slipstream.core.commands import Admit, Advise, Extend, MakeGuest, Save, Withdraw
 from slipstream.core.machine import Machine
 from slipstream.core.mirror import Mirror, rules_of
 from slipstream.core.moving import MOST_AT_ONCE
@@ -254,6 +254,25 @@ def test_only_auto_jobs_become_guests(history: list[Event]) -> None:
                 assert (asked.job_class, asked.may_be_guest) == (JobClass.AUTO, True)
                 record = machine.state.jobs[made.key]
                 assert event.at_s - record.since_s >= machine.state.rules.guest_after_s
+
+
+@settings(deadline=None)
+@given(histories | lively)
+def test_only_who_yields_is_given_time_and_no_more_than_it_waited(history: list[Event]) -> None:
+    """Where everything is carried out; in whole minutes, so that less than one is a present."""
+    machine = Machine(RULES)
+    for event in history:
+        for one in machine.handle(event):
+            if isinstance(one, Extend):
+                state = machine.state
+                asked, sight = state.requests[one.token], state.jobs[one.key].sight
+                assert state.mode is Mode.ENFORCE
+                assert asked.role is Role.GUEST or asked.job_class is JobClass.SHARED
+                assert sight
+                assert sight.time_limit_s
+                wait = state.waits[one.key]
+                assert 0 < one.limit_s - sight.time_limit_s < wait.owed_s + 60
+                assert wait.given_s < wait.owed_s + 60
 
 
 @settings(deadline=None)

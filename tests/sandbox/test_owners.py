@@ -38,7 +38,8 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
     """One node of two GPUs with all our daemons."""
     shape = Shape(nodes=1, gpus_per_node=2, racks=1, gpu_memory_mib=1024)
     home = tmp_path_factory.mktemp("owners")
-    with Sandbox.started(shape, name="owners", home=home, daemons=True) as sandbox:
+    more = {"extend_from_s": "2"}
+    with Sandbox.started(shape, name="owners", home=home, daemons=True, scheduler=more) as sandbox:
         yield sandbox
 
 
@@ -71,12 +72,19 @@ def owns(box: Sandbox, job: str, *gpus: int) -> bool:
 
 
 @contextlib.contextmanager
-def only_watched(box: Sandbox) -> Iterator[None]:
-    """Nobody tells Slurm where jobs should start: with advice a guest would wait in the queue."""
-    mode = str((slipstream(box, "mode") or {})["mode"])
-    assert slipstream(box, "mode", "observe")
-    yield
-    assert slipstream(box, "mode", mode)
+def mode(box: Sandbox, name: str) -> Iterator[None]:
+    """Another one for a while."""
+    before = str((slipstream(box, "mode") or {})["mode"])
+    assert slipstream(box, "mode", name)
+    try:
+        yield
+    finally:
+        assert slipstream(box, "mode", before)
+
+
+def limit(box: Sandbox, job: str) -> str:
+    """How long a job may run, by Slurm."""
+    return box.run("squeue", "-h", "-j", job, "-o", "%l").stdout.strip()
 
 
 @contextlib.contextmanager
@@ -138,7 +146,7 @@ def test_a_guest_without_a_gpu_to_join_stands_still_until_the_owner_ends(
     """It starts, does not one mini-batch, `why` says for whom it waits; then it trains."""
     owner = waits(box, tmp_path / "owner", "--gres=gpu:2")
     assert eventually(lambda: owns(box, owner, 0, 1))
-    with only_watched(box):
+    with mode(box, "observe"):  # with advice it would wait in the queue
         guest = trains(box, tmp_path / "guest", *GUEST)
         assert eventually(lambda: why(box, guest).get("phase") == "running"), why(box, guest)
     sentences = [f"GPU {gpu} of n1: its owner, job {owner}, takes no guests" for gpu in (0, 1)]
@@ -155,8 +163,11 @@ def test_a_guest_without_a_gpu_to_join_stands_still_until_the_owner_ends(
 def test_a_guest_stands_still_while_an_owner_without_hooks_is_on_its_gpu(
     box: Sandbox, tmp_path: Path, eventually: Eventually
 ) -> None:
-    """The owner comes later; the guest stops at a boundary and goes on from there."""
-    guest = trains(box, tmp_path / "guest", *GUEST)
+    """The owner comes later; the guest stops at a boundary and goes on from there.
+
+    In mode enforce the time it stood still is given back to it by its limit.
+    """
+    guest = trains(box, tmp_path / "guest", *GUEST, "--time=5")
     assert eventually(lambda: minibatches(tmp_path / "guest") > 5)
     owner = waits(box, tmp_path / "owner", "--gres=gpu:2")
 
@@ -167,6 +178,9 @@ def test_a_guest_stands_still_while_an_owner_without_hooks_is_on_its_gpu(
     stopped_at = far()
     time.sleep(STILL_S)
     assert far() == stopped_at
+    with mode(box, "enforce"):
+        assert eventually(lambda: limit(box, guest) == "6:00"), why(box, guest)
+    assert any("its time limit becomes 6 min" in one["text"] for one in why(box, guest)["story"])
     box.run("scancel", owner)
     assert eventually(lambda: minibatches(tmp_path / "guest") > stopped_at + 10)
 

@@ -12,7 +12,7 @@ import pytest
 from core_world import token
 from fakes.slurm_cluster import FakeCluster, FakeNode
 from fakes.slurm_commands import FakeCommands
-from slipstream.core.commands import Requeue, Save, Start
+from slipstream.core.commands import Extend, Requeue, Save, Start
 from slipstream.core.moves import PATIENCE_S, Stage
 from slipstream.scheduler.hands import Hands
 from slipstream.scheduler.orders import Orders
@@ -106,6 +106,36 @@ def test_a_start_while_it_completes_is_refused(cluster: FakeCluster) -> None:
     one.requeue(requeue_of(cluster))
     with pytest.raises(SinkError, match="may complete still"):
         one.start(START)
+
+
+def extend_of(cluster: FakeCluster, minutes: int) -> Extend:
+    """For the run that is there now."""
+    return Extend(token(1), "1", int(job_of(cluster).submitted_at_s), 60 * minutes)
+
+
+def test_a_time_limit_grows_once_however_often_it_is_asked_for(cluster: FakeCluster) -> None:
+    """To what was asked, never back, never beyond what its partition allows."""
+    one = hands(cluster)
+    job_of(cluster).time_limit_min = 60
+    one.extend(extend_of(cluster, 62))
+    one.extend(extend_of(cluster, 62))
+    one.extend(extend_of(cluster, 61))
+    assert job_of(cluster).time_limit_min == 62
+    cluster.longest = "01:10:00"
+    one.extend(extend_of(cluster, 90))
+    assert job_of(cluster).time_limit_min == 70
+    with pytest.raises(SinkError, match="partition batch allows no more than 4200 s"):
+        one.extend(extend_of(cluster, 91))
+
+
+def test_a_run_that_is_over_is_given_no_time(cluster: FakeCluster) -> None:
+    """A requeued job's clock begins anew, and what it waited before counts for nothing."""
+    job_of(cluster).time_limit_min = 60
+    command = extend_of(cluster, 62)
+    hands(cluster).requeue(requeue_of(cluster))
+    with pytest.raises(SinkError, match="is over"):
+        hands(cluster).extend(command)
+    assert job_of(cluster).time_limit_min == 60
 
 
 class Lines:

@@ -244,6 +244,7 @@ class Coordinator:
             block.refresh()
         self.measuring.look(self.seats, self._blocks.values(), self._uses)
         self.settle()
+        self.measuring.count_waits(lambda job: self.reflexes.wanted(job).share_pct)
         return event(
             node=self.settings.node,
             at_s=time.time(),

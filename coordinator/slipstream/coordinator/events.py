@@ -62,7 +62,7 @@ def event(  # noqa: PLR0913 (one for each that knows something)
             {
                 **job_report(job, progress.get(job, ()), left=not seats[job].tasks),
                 **may_use(job),
-                **({"measured": _measured(meters[job])} if job in meters else {}),
+                **(_metered(meters[job]) if job in meters else {}),
             }
             for job in sorted(seats)
         ],
@@ -86,6 +86,10 @@ def job_report(job_id: int, pages: Iterable[Progress], *, left: bool = False) ->
         "restorable": restorable(claimed),
         **_phases(told),
     }
+
+
+def _metered(meter: JobMeter) -> dict[str, Any]:
+    return {"waited_s": round(meter.waited_s, 1), "measured": _measured(meter)}
 
 
 def _measured(meter: JobMeter) -> dict[str, Any]:

@@ -113,4 +113,17 @@ class MakeGuest:
     seats: int
 
 
-Command: TypeAlias = Admit | Advise | Withdraw | Settle | Save | Requeue | Start | MakeGuest
+@dataclass(frozen=True, slots=True)
+class Extend:
+    """Give a running job this time limit, if that is more than it has: it waited for others."""
+
+    token: str
+    key: str
+    run: int
+    """When Slurm took it for submitted: a requeued job's clock begins anew."""
+    limit_s: int
+
+
+Command: TypeAlias = (
+    Admit | Advise | Withdraw | Settle | Save | Requeue | Start | MakeGuest | Extend
+)

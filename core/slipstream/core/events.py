@@ -13,6 +13,7 @@ from typing import TypeAlias
 # At run time too: the journal reads these classes back by their annotations.
 from slipstream.core.advice import Advice  # noqa: TC001
 from slipstream.core.classes import Mode  # noqa: TC001
+from slipstream.core.extending import Wait  # noqa: TC001
 from slipstream.core.moves import Left, Saga  # noqa: TC001
 from slipstream.core.records import JobRecord  # noqa: TC001
 from slipstream.core.rules import Rules
@@ -120,6 +121,8 @@ class CommandRefused:
     token: str
     text: str
     task: int | None = None
+    about: str = ""
+    """The kind of command; empty for advice and for what moves a job."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,6 +182,7 @@ class StateRestored:
     moves: tuple[Saga, ...] = ()
     left: tuple[tuple[str, Left], ...] = ()
     swapped: tuple[tuple[str, float], ...] = ()
+    waits: tuple[Wait, ...] = ()
 
 
 Event: TypeAlias = (

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, assert_never
 
-from slipstream.core import answers, events, moving, proposals, swapping
+from slipstream.core import answers, events, extending, moving, proposals, swapping
 from slipstream.core.advice import Advice, advice_key
 from slipstream.core.classes import Role, Strength
 from slipstream.core.commands import Admit, Advise, Arrival, Settle, Withdraw
@@ -67,7 +67,7 @@ class Machine:
                 # Heartbeats that change no decision are no reason for a round of planning.
                 if before is None or felt(before) != felt(event):
                     self._stale = True
-                return []
+                return extending.reported(state, event)
             case events.TopologyRead():
                 state.groups = event.groups
                 self._stale = True
@@ -86,6 +86,9 @@ class Machine:
                 state.slurm_away = True
             case events.SlurmFound():
                 state.slurm_away = False
+            case events.CommandRefused(about="Extend"):
+                extending.refused(state, event)
+                return []
             case events.CommandRefused():
                 self._refused(event)
                 moving.refused(state, event.token, event.text, event.at_s)

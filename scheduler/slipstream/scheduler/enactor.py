@@ -15,7 +15,16 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from slipstream.core.commands import Admit, Advise, MakeGuest, Requeue, Save, Start, Withdraw
+from slipstream.core.commands import (
+    Admit,
+    Advise,
+    Extend,
+    MakeGuest,
+    Requeue,
+    Save,
+    Start,
+    Withdraw,
+)
 from slipstream.core.events import CommandRefused, StateRestored, SwitchedOff
 from slipstream.scheduler.journal import Outcome
 from slipstream.scheduler.sink import SinkError
@@ -164,7 +173,8 @@ class Enactor:
         except SinkError as error:
             _LOG.warning("refused: %s: %s", command, error)
             task = command.task if isinstance(command, Advise | Withdraw) else None
-            self._tell(CommandRefused(time.time(), command.token, str(error), task))
+            about = type(command).__name__ if isinstance(command, Extend) else ""
+            self._tell(CommandRefused(time.time(), command.token, str(error), task, about))
             return intention.id, Outcome.REFUSED, str(error)
         return intention.id, Outcome.DONE, ""
 
@@ -173,7 +183,7 @@ class Enactor:
             self._sink.advise(command.advice)
         elif isinstance(command, Withdraw):
             self._sink.withdraw(command.token, command.task)
-        elif isinstance(command, Save | Requeue | Start | MakeGuest):
+        elif isinstance(command, Save | Requeue | Start | MakeGuest | Extend):
             if self._deeds is None:
                 raise SinkError("this scheduler moves no jobs")
             if isinstance(command, Save):
@@ -182,6 +192,8 @@ class Enactor:
                 self._deeds.hands.requeue(command)
             elif isinstance(command, MakeGuest):
                 self._deeds.hands.make_guest(command)
+            elif isinstance(command, Extend):
+                self._deeds.hands.extend(command)
             else:
                 self._deeds.hands.start(command)
 

@@ -144,6 +144,7 @@ def _progress(training: Training | None) -> View | None:
         "train_s": training.train_s,
         "save_s": training.save_s,
         "restorable": training.restorable,
+        "waited_s": training.waited_s,
     }
 
 
