@@ -138,7 +138,8 @@ class FakeCommands:
         job = FakeJob(job_id=0, submitted_at_s=now_s, eligible_at_s=now_s)
         job.stubborn = "trap '' TERM" in script
         tasks: tuple[int, ...] = ()
-        for word in words:
+        at = words.index("/dev/stdin") if "/dev/stdin" in words else len(words)
+        for word in words[:at]:  # what follows is the script's
             option, _, value = word.partition("=")
             if option == "--array":
                 ranges, _, most = value.partition("%")

@@ -5,6 +5,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import time
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,7 +15,7 @@ import pytest
 from core_world import token
 from fakes.slurm_cluster import FakeCluster, FakeNode
 from fakes.slurm_commands import FakeCommands
-from slipstream.core.commands import Extend, Requeue, Save, Start
+from slipstream.core.commands import Extend, GiveBack, Requeue, Save, Start, Upgrade
 from slipstream.core.moves import PATIENCE_S, Stage
 from slipstream.scheduler.hands import Hands
 from slipstream.scheduler.orders import Orders
@@ -136,6 +139,39 @@ def test_a_run_that_is_over_is_given_no_time(cluster: FakeCluster) -> None:
     with pytest.raises(SinkError, match="is over"):
         hands(cluster).extend(command)
     assert job_of(cluster).time_limit_min == 60
+
+
+UPGRADE = Upgrade(token=token(1), number="1", node="n2", gpus=1, partition="batch", priority=77)
+
+
+@pytest.fixture
+def ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    """We are the user that all jobs of the fake are of."""
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+
+
+@pytest.mark.usefixtures("ours")
+def test_a_placeholder_is_submitted_once_however_often_it_is_asked_for(
+    cluster: FakeCluster,
+) -> None:
+    """On the guest's node, in its place in the queue; it ends once, and only a placeholder."""
+    one = hands(cluster)
+    one.upgrade(UPGRADE)
+    one.upgrade(UPGRADE)
+    cluster.advance(1.0)
+    one.upgrade(UPGRADE)
+    _, held = cluster.jobs.values()
+    assert (held.name, held.nodes, held.rank) == ("slipstream-owner-1", ("n2",), 77)
+    assert (held.held_gres, held.time_limit_min) == ({"n2": {"gpu": [0]}}, None)
+    with pytest.raises(SinkError, match="job 1 is no placeholder"):
+        one.give_back(GiveBack("", "1"))
+    one.give_back(GiveBack("", "2"))
+    one.give_back(GiveBack("", "2"))
+    assert held.state == "CANCELLED"
+    one.upgrade(replace(UPGRADE, ends_at_s=int(time.time()) + 3000))
+    limit_min = list(cluster.jobs.values())[-1].time_limit_min
+    assert limit_min is not None
+    assert limit_min >= 50, "it outlives its guest"
 
 
 class Lines:

@@ -263,6 +263,8 @@ class Coordinator:
         for job in seats.keys() - self.seats.keys():
             _log.info("guest %d was bound by the static table: it is seated as it sits", job)
         self.seats = seats
+        for job, gpus in joining.elsewhere(self.seats, self.tenants, self._uuids()).items():
+            self.rebind(job, gpus)  # if it cannot, they are given back
 
     def settle(self) -> None:
         """Say who may use how much of which GPU now, and ask for what is new."""

@@ -53,7 +53,11 @@ def event(  # noqa: PLR0913 (one for each that knows something)
                 "memory_used_mib": gpu.memory_used_mib,
                 "memory_mib": gpu.memory_mib,
                 "owner_job": owned[gpu.uuid].job_id if gpu.uuid in owned else None,
-                "guest_jobs": guests_of(seats, gpu.uuid),
+                "guest_jobs": [
+                    job
+                    for job in guests_of(seats, gpu.uuid)
+                    if gpu.uuid not in owned or owned[gpu.uuid].job_id != job
+                ],
                 "takes_guests": gpu.uuid not in owned or owned[gpu.uuid].takes_guests,
             }
             for gpu in window.latest()

@@ -124,6 +124,40 @@ class Extend:
     limit_s: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Upgrade:
+    """Have a placeholder hold GPUs of a guest's node, in the guest's place in Slurm's order."""
+
+    token: str
+    number: str
+    """The guest, as its node knows it."""
+    node: str
+    gpus: int
+    partition: str = ""
+    priority: int = 0
+    ends_at_s: int | None = None
+    """When the guest's limit ends it; None: never."""
+
+
+@dataclass(frozen=True, slots=True)
+class GiveBack:
+    """End a placeholder: the guest is gone, or a guest again."""
+
+    token: str
+    key: str
+    """Of the placeholder."""
+
+
 Command: TypeAlias = (
-    Admit | Advise | Withdraw | Settle | Save | Requeue | Start | MakeGuest | Extend
+    Admit
+    | Advise
+    | Withdraw
+    | Settle
+    | Save
+    | Requeue
+    | Start
+    | MakeGuest
+    | Extend
+    | Upgrade
+    | GiveBack
 )

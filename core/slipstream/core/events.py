@@ -25,6 +25,7 @@ from slipstream.core.sights import (  # noqa: TC001
     Training,
 )
 from slipstream.core.topology import Group  # noqa: TC001
+from slipstream.core.upgrading import Upgraded  # noqa: TC001
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +184,7 @@ class StateRestored:
     left: tuple[tuple[str, Left], ...] = ()
     swapped: tuple[tuple[str, float], ...] = ()
     waits: tuple[Wait, ...] = ()
+    upgrades: tuple[Upgraded, ...] = ()
 
 
 Event: TypeAlias = (

@@ -94,6 +94,8 @@ class JobSight:
     """When its limit ends it, if it runs and has one."""
     slurm_reason: str = ""
     slurm_text: str = ""
+    holds_for: str = ""
+    """Of a placeholder of ours: the number of the guest that its GPUs are for."""
     request: Request | None = None
 
 

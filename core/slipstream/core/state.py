@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from slipstream.core.moves import Left, Saga
     from slipstream.core.records import JobRecord
     from slipstream.core.sights import NodeSight, Request
+    from slipstream.core.upgrading import Upgraded
 
 
 @dataclass(slots=True)
@@ -46,6 +47,10 @@ class State:
     """Jobs that were to become guests, by their keys: when."""
     waits: dict[str, Wait] = field(default_factory=dict)
     """How long jobs have waited for others, by their keys."""
+    upgrades: dict[str, Upgraded] = field(default_factory=dict)
+    """Guests that own their GPUs, will, or were to, by their keys."""
+    placeholders: dict[str, None] = field(default_factory=dict)
+    """The keys of jobs that hold GPUs for guests."""
     _numbers: dict[str, str] = field(default_factory=dict)
     """The keys of jobs by the numbers that nodes know them by."""
     _keys_of: dict[str, dict[str, None]] = field(default_factory=dict)
@@ -55,6 +60,8 @@ class State:
     def put(self, record: JobRecord) -> None:
         """Keep a job, in place of what was known under its key."""
         self.jobs[record.key] = record
+        if record.sight and record.sight.holds_for:
+            self.placeholders[record.key] = None
         if record.sight and record.sight.nodes:  # the tasks of an array that wait share theirs
             self._numbers[str(record.sight.number)] = record.key
         if record.token:
@@ -67,6 +74,8 @@ class State:
         self.left.pop(key, None)
         self.swapped.pop(key, None)
         self.waits.pop(key, None)
+        self.upgrades.pop(key, None)
+        self.placeholders.pop(key, None)
         number = str(record.sight.number) if record and record.sight else ""
         if self._numbers.get(number) == key:
             del self._numbers[number]
@@ -122,6 +131,7 @@ class State:
             left=tuple(self.left.items()),
             swapped=tuple(self.swapped.items()),
             waits=tuple(self.waits.values()),
+            upgrades=tuple(self.upgrades.values()),
         )
 
 
@@ -141,6 +151,7 @@ def restored(event: StateRestored) -> State:
         left=dict(event.left),
         swapped=dict(event.swapped),
         waits={wait.key: wait for wait in event.waits},
+        upgrades={one.key: one for one in event.upgrades},
     )
     for record in event.jobs:
         state.put(record)

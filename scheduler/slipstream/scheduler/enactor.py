@@ -19,10 +19,13 @@ from slipstream.core.commands import (
     Admit,
     Advise,
     Extend,
+    GiveBack,
     MakeGuest,
     Requeue,
     Save,
+    Settle,
     Start,
+    Upgrade,
     Withdraw,
 )
 from slipstream.core.events import CommandRefused, StateRestored, SwitchedOff
@@ -48,15 +51,34 @@ _BREATH_S: Final = 0.05
 """After a batch: what comes in a burst gathers meanwhile, what comes alone does not wait."""
 
 Result = tuple[int, Outcome, str]
+Deed = Save | Requeue | Start | MakeGuest | Extend | Upgrade | GiveBack
 _Done = TypeVar("_Done")
 
 
 @dataclass(frozen=True, slots=True)
 class Deeds:
-    """What a move needs: nodes that are asked, and Slurm."""
+    """What is done to jobs: by nodes that are asked, and by Slurm."""
 
     orders: Orders
     hands: Hands
+
+    def carry_out(self, command: Deed) -> None:
+        """One of them."""
+        match command:
+            case Save():
+                self.orders.save(command)
+            case Requeue():
+                self.hands.requeue(command)
+            case Start():
+                self.hands.start(command)
+            case MakeGuest():
+                self.hands.make_guest(command)
+            case Extend():
+                self.hands.extend(command)
+            case Upgrade():
+                self.hands.upgrade(command)
+            case GiveBack():
+                self.hands.give_back(command)
 
 
 class Enactor:
@@ -173,7 +195,7 @@ class Enactor:
         except SinkError as error:
             _LOG.warning("refused: %s: %s", command, error)
             task = command.task if isinstance(command, Advise | Withdraw) else None
-            about = type(command).__name__ if isinstance(command, Extend) else ""
+            about = type(command).__name__ if isinstance(command, Extend | Upgrade) else ""
             self._tell(CommandRefused(time.time(), command.token, str(error), task, about))
             return intention.id, Outcome.REFUSED, str(error)
         return intention.id, Outcome.DONE, ""
@@ -183,19 +205,10 @@ class Enactor:
             self._sink.advise(command.advice)
         elif isinstance(command, Withdraw):
             self._sink.withdraw(command.token, command.task)
-        elif isinstance(command, Save | Requeue | Start | MakeGuest | Extend):
+        elif not isinstance(command, Admit | Settle):
             if self._deeds is None:
-                raise SinkError("this scheduler moves no jobs")
-            if isinstance(command, Save):
-                self._deeds.orders.save(command)
-            elif isinstance(command, Requeue):
-                self._deeds.hands.requeue(command)
-            elif isinstance(command, MakeGuest):
-                self._deeds.hands.make_guest(command)
-            elif isinstance(command, Extend):
-                self._deeds.hands.extend(command)
-            else:
-                self._deeds.hands.start(command)
+                raise SinkError("this scheduler changes no jobs")
+            self._deeds.carry_out(command)
 
     def _enact_all_gone(self) -> None:
         try:

@@ -14,6 +14,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+from slipstream.scheduler.placeholders import holds_for, submission
 from slipstream.scheduler.sink import SinkError
 from slipstream.slurm_plugin.errors import Kind, SlurmError
 from slipstream.slurm_plugin.gres import Gres
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from contextlib import AbstractContextManager
 
-    from slipstream.core.commands import Extend, MakeGuest, Requeue, Start
+    from slipstream.core.commands import Extend, GiveBack, MakeGuest, Requeue, Start, Upgrade
     from slipstream.slurm_plugin.protocol import Slurm
     from slipstream.slurm_plugin.records import Job
 
@@ -139,6 +140,29 @@ class Hands:
         if limit_s <= job.time_limit_s:
             raise SinkError(f"partition {job.partition} allows no more than {most_s} s")
         self._change(job, JobUpdate(time_limit_s=limit_s), "given more time")
+        self._nudge()
+
+    def upgrade(self, command: Upgrade) -> None:
+        """Submit a placeholder, unless there is one."""
+        try:
+            there = [job for job in self._slurm.jobs() if holds_for(job) == command.number]
+            if any(not job.state.ended for job in there):
+                _LOG.info("job %s has its placeholder already", command.number)
+            else:
+                self._slurm.submit(submission(command, self._now()))
+        except SlurmError as error:
+            raise SinkError(f"a placeholder could not be submitted: {error}") from error
+        self._nudge()
+
+    def give_back(self, command: GiveBack) -> None:
+        """End a placeholder, and nothing that is none."""
+        job = self._found(command.key)
+        if not holds_for(job):
+            raise SinkError(f"job {command.key} is no placeholder")
+        try:
+            self._slurm.cancel(job.ref)
+        except SlurmError as error:
+            raise SinkError(f"placeholder {command.key} could not be ended: {error}") from error
         self._nudge()
 
     def _change(self, job: Job, change: JobUpdate, what: str) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 from slipstream.core.events import ClusterSeen, SlurmFound, SlurmLost, TopologyRead
 from slipstream.core.sights import JobSight, NodeSight, Standing
 from slipstream.scheduler.marker import MarkerError, request_of
+from slipstream.scheduler.placeholders import holds_for
 from slipstream.slurm_plugin import JobState, SlurmError
 from slipstream.slurm_plugin.gres import total
 from slipstream.slurm_plugin.soft_hold import as_its_user_left_it
@@ -115,6 +116,7 @@ def sight_of(job: Job) -> JobSight:
         ends_at_s=job.times.ended_at_s if standing is Standing.RUNNING else None,
         slurm_reason=job.reason,
         slurm_text=job.reason_text,
+        holds_for=holds_for(job),
         request=_request(job),
     )
 
