@@ -180,6 +180,26 @@ def test_a_guaranteed_job_waits_for_its_accounts_quota(box: Box, eventually: Eve
     assert eventually(lambda: box.where(second).startswith("RUNNING")), box.why(second)
 
 
+def test_nodes_are_kept_for_a_gang_and_guests_sit_there(box: Box, eventually: Eventually) -> None:
+    """A node is free and another not: small owners that come later wait with it, a guest does not.
+
+    It is Slurm's backfill that keeps it; our advice must not lead anybody around that.
+    """
+    first = box.plain_owner("n1", eventually)
+    second = box.plain_owner("n2", eventually)
+    owner = ("--gres=gpu:1", "--slip-class=guaranteed")
+    gang = box.job(*owner, "--nodes=2", "--account=lab")
+    small = [box.job(*owner, "--account=shop") for _ in range(2)]
+    assert eventually(lambda: all(box.why(job).get("reason") for job in (gang, *small)))
+    box.cluster.run("scancel", second)
+    guest = box.job("--gres=gpu:1", OURS, "--time=5")
+    assert eventually(lambda: box.where(guest) == "RUNNING n2"), box.why(guest)
+    assert {box.where(job) for job in (gang, *small)} == {"PENDING"}
+    box.cluster.run("scancel", first)
+    assert eventually(lambda: box.where(gang) == "RUNNING n[1-2]"), box.why(gang)
+    assert box.where(guest) == "RUNNING n2"
+
+
 def test_an_auto_job_that_waits_too_long_is_a_guest(box: Box, eventually: Eventually) -> None:
     """Its account has no GPU left: it takes a seat of the free one, where owners may still come."""
     words = ("--gres=gpu:1", "--account=lab")

@@ -33,6 +33,7 @@ from slipstream.core.placement import (
 from slipstream.core.reasons import Reason
 from slipstream.core.seats import Crowd, crowds
 from slipstream.core.sitting import felt, node_seen
+from slipstream.core.together import proposed
 from slipstream.core.upgrading import counted
 
 if TYPE_CHECKING:
@@ -47,8 +48,8 @@ if TYPE_CHECKING:
 
 _NOT_LIVE: Final = frozenset(
     {
-        Rule.FAIRNESS,  # Slurm's priority has its own, and jobs come in its order
-        Rule.RESERVATIONS,  # Slurm's backfill keeps nodes for the job that is first
+        Rule.FAIRNESS,  # Slurm's priority has its own, and jobs come in its order: decision 0018
+        Rule.RESERVATIONS,  # Slurm's backfill keeps nodes for the job that is first: the same
         Rule.LEVELS,  # turns are the nodes'
         Rule.AGEING,
         Rule.EARLY_FEEDBACK,
@@ -156,6 +157,20 @@ class Mirror:
             if name in known and brain.seating.picked(job, known[name], at_s, job.ask.each)
         )
         return waits_at(room, list(islice(good, MOST_NAMED)))
+
+    def together(
+        self, needs: Mapping[str, Need], nodes: Mapping[str, NodeSight]
+    ) -> dict[str, tuple[str, ...]]:
+        """Nodes for jobs of several nodes that could all start now, placed together."""
+        ground = self.brain.ground
+
+        def unowned(name: str) -> int:
+            at = ground.node_at.get(name)
+            return 0 if at is None else ground.unowned.number(at) or 0
+
+        if self._topology is None:
+            return {}
+        return proposed(needs, nodes, unowned, self._topology)
 
     def upgradable(self) -> list[str]:
         """Guests that could own the GPUs they sit on, for all the brain knows."""
