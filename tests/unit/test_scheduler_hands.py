@@ -168,10 +168,14 @@ def test_a_placeholder_is_submitted_once_however_often_it_is_asked_for(
     one.give_back(GiveBack("", "2"))
     one.give_back(GiveBack("", "2"))
     assert held.state == "CANCELLED"
+    cluster.advance(1.0)
     one.upgrade(replace(UPGRADE, ends_at_s=int(time.time()) + 3000))
     limit_min = list(cluster.jobs.values())[-1].time_limit_min
     assert limit_min is not None
     assert limit_min >= 50, "it outlives its guest"
+    cluster.longest = "00:40:00"
+    one.upgrade(replace(UPGRADE, number="9", ends_at_s=int(time.time()) + 3000))
+    assert list(cluster.jobs.values())[-1].time_limit_min == 40, "no longer than is allowed"
 
 
 class Lines:

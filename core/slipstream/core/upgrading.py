@@ -191,7 +191,8 @@ def _has_room(state: State, record: JobRecord, gpus: int) -> bool:
 def _followed(state: State, one: Upgraded, at_s: float) -> list[Command]:
     """How an upgrade goes on, by what Slurm shows of the guest and its placeholder."""
     record, holder = state.jobs.get(one.key), _holder(state, one)
-    sight = record.sight if record and record.phase is Phase.RUNNING else None
+    there = (Phase.RUNNING, Phase.SUSPENDED)
+    sight = record.sight if record and record.phase in there else None
     if sight is None or sight.nodes != (one.node,) or sight.submitted_at_s != one.run:
         return _over(state, one, at_s, "it runs there no more")
     if _is_taken(state, one):

@@ -149,7 +149,8 @@ class Hands:
             if any(not job.state.ended for job in there):
                 _LOG.info("job %s has its placeholder already", command.number)
             else:
-                self._slurm.submit(submission(command, self._now()))
+                longest_s = self._slurm.longest_s(command.partition)
+                self._slurm.submit(submission(command, self._now(), longest_s))
         except SlurmError as error:
             raise SinkError(f"a placeholder could not be submitted: {error}") from error
         self._nudge()

@@ -45,11 +45,16 @@ def holds_for(job: Job) -> str:
     return number if ours else ""
 
 
-def submission(command: Upgrade, now_s: float) -> Submission:
-    """The job, in the guest's own place in Slurm's order."""
+def submission(command: Upgrade, now_s: float, longest_s: int | None) -> Submission:
+    """The job, in the guest's own place in Slurm's order; `longest_s` is all its partition allows.
+
+    Without a limit it would get the partition's default.
+    """
     priority = (f"--priority={command.priority}",) if command.priority else ()
-    ends_at_s = command.ends_at_s
-    limit_s = None if ends_at_s is None else max(_LEAST_S, int(ends_at_s - now_s) + _LATER_S)
+    limit_s = longest_s
+    if command.ends_at_s is not None:
+        wanted_s = max(_LEAST_S, int(command.ends_at_s - now_s) + _LATER_S)
+        limit_s = wanted_s if longest_s is None else min(wanted_s, longest_s)
     return Submission(
         script=_SCRIPT,
         arguments=(command.number, command.node),
@@ -57,7 +62,7 @@ def submission(command: Upgrade, now_s: float) -> Submission:
         partition=command.partition or None,
         nodes=1,
         tasks=1,
-        memory_mib_per_node=16,
+        memory_mib_per_node=64,
         gres_per_node=(Gres("gpu", count=command.gpus),),
         required_nodes=(command.node,),
         time_limit_s=limit_s,

@@ -26,9 +26,13 @@ _MOST_NODES_EXPLAINED: Final = 8
 
 
 def jobs(state: State, *, ended: bool = False) -> list[View]:
-    """All jobs; those that have ended only if asked for."""
+    """All jobs; those that have ended only if asked for.
+
+    Not those that hold GPUs for others: who owns these is told with the owners.
+    """
     over = (Phase.ENDED, Phase.LOST)
-    shown = [one for one in state.jobs.values() if ended or one.phase not in over]
+    known = (one for one in state.jobs.values() if one.key not in state.placeholders)
+    shown = [one for one in known if ended or one.phase not in over]
     training = _training(state)
     return [job(state, one, training) for one in sorted(shown, key=_by_number)]
 
