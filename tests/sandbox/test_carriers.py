@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from sandbox.jobs import OURS, sbatch
+from sandbox.jobs import OURS, sbatch, wait_for
 from slipstream.sandbox import Sandbox, SandboxError, Shape
 from slipstream.sandbox.select_plugin import plugin_dir
 
@@ -198,6 +198,26 @@ def test_nodes_are_kept_for_a_gang_and_guests_sit_there(box: Box, eventually: Ev
     box.cluster.run("scancel", first)
     assert eventually(lambda: box.where(gang) == "RUNNING n[1-2]"), box.why(gang)
     assert box.where(guest) == "RUNNING n2"
+
+
+def test_tasks_with_roles_run_where_they_are_planned(box: Box, tmp_path: Path) -> None:
+    """The script finds a host file, and srun follows it.
+
+    A job that Slurm has started before the plan was told has none: that is tried again.
+    """
+    words = ("--gres=gpu:1", "--slip-class=guaranteed", "--account=lab", "--nodes=2", "--ntasks=3")
+    show = 'cat "$SLURM_HOSTFILE"; echo; srun --label printenv SLURMD_NODENAME | sort'
+    told = ""
+    for attempt in range(5):
+        output = tmp_path / f"{attempt}"
+        job = sbatch(box.cluster, output, *words, "--slip-roles=ps:1,worker:2", script=show)
+        wait_for(box.cluster, job)
+        told = output.read_text()
+        planned, _, ran = told.partition("\n\n")
+        if "No such file" not in planned:
+            break
+    assert planned.split() == [line.partition(": ")[2] for line in ran.splitlines()], told
+    assert sorted({*planned.split()}) == ["n1", "n2"]
 
 
 def test_an_auto_job_that_waits_too_long_is_a_guest(box: Box, eventually: Eventually) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from run_rig import SCRIPT
 from sandbox.jobs import OURS, sbatch
 from sandbox.trainings import TRAIN, TRAINING, minibatches, slipstream, trains, why
 from slipstream.coordinator import blocks
@@ -183,6 +184,25 @@ def test_a_guest_stands_still_while_an_owner_without_hooks_is_on_its_gpu(
     assert any("its time limit becomes 6 min" in one["text"] for one in why(box, guest)["story"])
     box.run("scancel", owner)
     assert eventually(lambda: minibatches(tmp_path / "guest") > stopped_at + 10)
+
+
+def test_a_guest_is_sent_to_the_gpu_that_is_held_for_it(
+    box: Sandbox, tmp_path: Path, eventually: Eventually
+) -> None:
+    """Both GPUs are free: Slurm gives its placeholder the other one, and it goes on there."""
+    other = waits(box, tmp_path / "other", *GUEST)
+    assert eventually(lambda: seated(box) == [(None, [other]), (None, [])]), seated(box)
+    words = shlex.join([TRAINING[0], SCRIPT, "--epochs=1000", "--pause-ms=60"])
+    script = f"export LOSSES={tmp_path}/losses; exec {words}"
+    auto = ("--slip-class=auto", "--gres=slot:1", "--cpus-per-task=1")
+    guest = sbatch(box, tmp_path / "guest", *auto, script=script)
+    assert eventually(lambda: seated(box) == [(None, [other]), (None, [guest])]), seated(box)
+    assert eventually(lambda: bool((why(box, guest)["training"] or {}).get("restorable")))
+    with mode(box, "enforce"):
+        assert eventually(lambda: why(box, guest)["role"] == "owner"), why(box, guest)["story"]
+    assert seated(box) == [(guest, [other]), (None, [])]
+    before = why(box, guest)["training"]["minibatch"]
+    assert eventually(lambda: why(box, guest)["training"]["minibatch"] > before)
 
 
 def test_ranks_of_a_guest_stop_after_the_same_mini_batch(

@@ -8,15 +8,18 @@ import json
 import os
 import time
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from core_world import token
 from fakes.slurm_cluster import FakeCluster, FakeNode
 from fakes.slurm_commands import FakeCommands
+from slipstream.core.advice import Advice
+from slipstream.core.classes import Strength
 from slipstream.core.commands import Extend, GiveBack, Requeue, Save, Start, Upgrade
 from slipstream.core.moves import PATIENCE_S, Stage
+from slipstream.core.reasons import Reason
 from slipstream.scheduler.hands import Hands
 from slipstream.scheduler.orders import Orders
 from slipstream.scheduler.sink import SinkError
@@ -182,11 +185,16 @@ class Lines:
     """The writing end of a coordinator's connection."""
 
     def __init__(self) -> None:
-        self.numbers: list[int] = []
+        self.told: list[dict[str, Any]] = []
+
+    @property
+    def numbers(self) -> list[int]:
+        """Of the orders."""
+        return [order["number"] for order in self.told]
 
     def write(self, raw: bytes) -> None:
         """One order."""
-        self.numbers.append(json.loads(raw)["number"])
+        self.told.append(json.loads(raw))
 
 
 class Clock:
@@ -222,6 +230,30 @@ def test_a_new_scheduler_waits_for_coordinators_an_old_one_does_not() -> None:
     with pytest.raises(SinkError, match="n1 does not listen"):
         later.save(Save(token(1), "5", "n1", 4))
     assert listen(later).numbers == []
+
+
+def test_nodes_are_told_which_task_belongs_where() -> None:
+    """All nodes of the plan that listen; the others do without."""
+    orders, lines = Orders(), Lines()
+    advice = Advice(
+        token=token(1),
+        nodes=("n1", "n2"),
+        tasks_per_node=2,
+        strength=Strength.PREFER,
+        until_s=70.0,
+        reason=Reason.ADVISED,
+        hosts=("n2", "n1", "n2"),
+    )
+
+    async def hear() -> None:
+        orders.listens("n1", asyncio.get_running_loop(), lines)  # type: ignore[arg-type]
+        orders.tell_hosts(advice)
+        orders.tell_hosts(replace(advice, nodes=("n3",)))
+        await asyncio.sleep(0)
+
+    asyncio.run(hear())
+    (told,) = lines.told
+    assert (told["order"], told["token"], told["hosts"]) == ("hosts", token(1), ["n2", "n1", "n2"])
 
 
 def test_a_coordinator_that_comes_back_is_asked_for_what_it_has_not_answered() -> None:

@@ -19,6 +19,7 @@ from slipstream.coordinator.closed_gpus import ClosedGpus
 from slipstream.coordinator.devices import DeviceCgroups
 from slipstream.coordinator.events import Sender, event
 from slipstream.coordinator.gpus import Nvml, Window
+from slipstream.coordinator.host_files import HostFiles
 from slipstream.coordinator.measuring import Measuring
 from slipstream.coordinator.node_socket import NodeSocket, Peer
 from slipstream.coordinator.orders import Orders
@@ -67,6 +68,7 @@ class Coordinator:
         self.socket = NodeSocket(settings.node_socket, self.answer)
         self.sender = Sender(settings.events_socket)
         self.checkpoints = Checkpoints.of(settings)
+        self.host_files = HostFiles(settings.run_dir / "hosts")
         self.saver = Saver(self)
         self._procfs = procfs or ProcFs()
         self.measuring = Measuring(self._procfs)
@@ -202,7 +204,7 @@ class Coordinator:
             told[ENVIRONMENT_VARIABLE] = str(block.path)
         if request.operation == "block":
             return told
-        told |= self.checkpoints.environment(seat)
+        told |= self.checkpoints.environment(seat) | self.host_files.environment(request)
         told["SLIPSTREAM_INJECT"] = str(self.settings.inject_dir)
         if request.python_path is not None:
             parts = [str(self.settings.inject_dir), request.python_path]
@@ -341,6 +343,7 @@ class Coordinator:
         self._sweep_blocks()
         if self.seats != before:
             store.save(self.settings.table, self.seats)
+            self.host_files.forget(self.seats)
 
     def _make_phase_words(self) -> None:
         """For owners to say when they wait; without one a guest has its share and no more."""

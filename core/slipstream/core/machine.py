@@ -358,6 +358,7 @@ class Machine:
             strength=Strength.REQUIRE if bound else Strength.PREFER,
             until_s=at_s + state.rules.lease_s,
             reason=Reason.ADVISED if isinstance(verdict.found, Placement) else verdict.found,
+            hosts=nodes.hosts,
         )
         return [Advise(state.advice[key])]
 

@@ -203,6 +203,8 @@ class Enactor:
     def _carry_out(self, command: Command) -> None:
         if isinstance(command, Advise):
             self._sink.advise(command.advice)
+            if command.advice.hosts and self._deeds:
+                self._deeds.orders.tell_hosts(command.advice)
         elif isinstance(command, Withdraw):
             self._sink.withdraw(command.token, command.task)
         elif not isinstance(command, Admit | Settle):
