@@ -133,8 +133,8 @@ class Enactor:
     def reconcile(self, advice: Sequence[Advice]) -> None:
         """What was intended when we died is done now, or was overtaken since.
 
-        What a move was about to do is not done here: whether that is still wanted the machine knows
-        (`moving.taken_up`), and whether it was done Slurm does (`Hands`).
+        What was about to be done to jobs is not done here: whether that is still wanted the machine
+        knows (`moving.taken_up`), and whether it was done Slurm does (`Hands`).
         """
         try:
             self._sink.replace(advice)
@@ -143,8 +143,8 @@ class Enactor:
             return
         self._journal.finish(
             [
-                (one.id, Outcome.LAPSED, "asked for again at start, if it is still wanted")
-                if isinstance(one.command, Save | Requeue | Start)
+                (one.id, Outcome.LAPSED, "asked for again, if it is still wanted")
+                if isinstance(one.command, Deed)
                 else (one.id, Outcome.DONE, "reconciled at start")
                 for one in self._journal.intentions()
                 if not isinstance(one.command, Admit)

@@ -156,12 +156,13 @@ class Hands:
         self._nudge()
 
     def give_back(self, command: GiveBack) -> None:
-        """End a placeholder, and nothing that is none."""
-        job = self._found(command.key)
-        if not holds_for(job):
-            raise SinkError(f"job {command.key} is no placeholder")
+        """End a placeholder, and nothing that is none; one that has ended by itself is gone."""
         try:
-            self._slurm.cancel(job.ref)
+            there = [job for job in self._slurm.jobs() if str(job.ref) == command.key]
+            for job in there:
+                if not holds_for(job):
+                    raise SinkError(f"job {command.key} is no placeholder")
+                self._slurm.cancel(job.ref)
         except SlurmError as error:
             raise SinkError(f"placeholder {command.key} could not be ended: {error}") from error
         self._nudge()
