@@ -157,6 +157,25 @@ happenings = st.one_of(
 histories = st.lists(st.tuples(happenings, st.floats(0, 50)), max_size=30).map(_stamped)
 
 
+def _guest_reported(waited_s: float) -> events.NodeReported:
+    """The `auto` guest's node: it sits on the only GPU there without an owner."""
+    owned = (GpuUse(index=index, owner_job="94") for index in (1, 2, 3))
+    return events.NodeReported(
+        at_s=0.0,
+        node="n4",
+        gpus=(GpuUse(index=0, guest_jobs=("7",)), *owned),
+        jobs=(Training(ref="7", waited_s=waited_s),),
+    )
+
+
+_HELD = events.ClusterSeen(
+    at_s=0.0,
+    jobs=(replace(holds("95", None, 0, name="n4"), number=95, holds_for="7"),),
+    nodes=(node("n4", used=4),),
+)
+"""A placeholder has the guest's GPU."""
+
+
 def _enforced(shares: tuple[tuple[str, float], ...]) -> list[tuple[Event, float]]:
     """A full cluster that carries everything out: two owners that can move, an `auto` job waits."""
     rules = Rules(mode=Mode.ENFORCE, shares=shares, guest_after_s=5.0)
@@ -166,9 +185,10 @@ def _enforced(shares: tuple[tuple[str, float], ...]) -> list[tuple[Event, float]
     ]
     plain = replace(holds("93", None, *range(4), name="n3"), account="shop")
     guest = replace(sight("7", _asked(7), Standing.RUNNING), number=7, slots=1, nodes=("n4",))
+    guest = replace(guest, time_limit_s=900, ends_at_s=1_500)
     look = events.ClusterSeen(
         at_s=0.0,
-        nodes=tuple(node(name, used=4) for name in NODES),
+        nodes=tuple(node(name, used=3 if name == "n4" else 4) for name in NODES),
         jobs=(*owners, plain, guest, sight("2", _asked(2))),
         complete=True,
     )
@@ -176,8 +196,7 @@ def _enforced(shares: tuple[tuple[str, float], ...]) -> list[tuple[Event, float]
         events.NodeReported(at_s=0.0, node=name, jobs=(Training(ref=ref, restorable=True),))
         for name, ref in (("n1", "6"), ("n2", "4"))
     ]
-    sits = (GpuUse(index=0, guest_jobs=("7",)),)
-    told.append(events.NodeReported(at_s=0.0, node="n4", gpus=sits))
+    told.append(_guest_reported(0.0))
     begun: list[Event] = [events.RulesChanged(0.0, rules), look, *told]
     return [(one, 0.5) for one in begun]
 
@@ -204,6 +223,10 @@ lively = st.builds(
             st.one_of(
                 changed_nodes(),
                 changed_nodes(),
+                changed_nodes(),
+                changed_nodes(),
+                st.just(_HELD),
+                st.builds(_guest_reported, st.sampled_from([5.0, 70.0, 200.0])),
                 st.just(events.TimerFired(0.0)),
                 requests(),
                 looks(),
