@@ -60,6 +60,12 @@ def seated(box: Sandbox) -> list[tuple[str | None, list[str]]]:
     return [(gpu["owner_job"], gpu["guest_jobs"]) for node in nodes for gpu in node["devices"]]
 
 
+def idle(box: Sandbox) -> bool:
+    """Whether no GPU was used over the last seconds, whoever was there before."""
+    nodes = (slipstream(box, "gpus") or {"nodes": []})["nodes"]
+    return not any(gpu["use_pct"] for node in nodes for gpu in node["devices"])
+
+
 def waits(box: Sandbox, output: Path, *words: str) -> str:
     """A job that holds its GPUs and does nothing with them."""
     return sbatch(box, output, *words, script="sleep 170")
@@ -190,6 +196,7 @@ def test_a_guest_is_sent_to_the_gpu_that_is_held_for_it(
     box: Sandbox, tmp_path: Path, eventually: Eventually
 ) -> None:
     """Both GPUs are free: Slurm gives its placeholder the other one, and it goes on there."""
+    assert eventually(lambda: idle(box)), "the first guest would sit on the quieter GPU"
     other = waits(box, tmp_path / "other", *GUEST)
     assert eventually(lambda: seated(box) == [(None, [other]), (None, [])]), seated(box)
     words = shlex.join([TRAINING[0], SCRIPT, "--epochs=1000", "--pause-ms=60"])
