@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from slipstream.core.events import Event
-    from slipstream.core.sights import NodeSight, Request
+    from slipstream.core.sights import JobSight, NodeSight, Request
 
 NODES = ("n1", "n2", "n3", "n4")
 JOBS = st.integers(1, 9)
@@ -56,6 +56,15 @@ def requests(draw: st.DrawFn) -> events.JobSubmitted:
 
 
 @st.composite
+def placeholders(draw: st.DrawFn) -> JobSight:
+    """A job that holds GPUs for a guest, perhaps; or waits for them, or has ended."""
+    standing = draw(st.sampled_from(Standing))
+    gpus = draw(st.lists(st.integers(0, 3), max_size=2, unique=True))
+    held = holds("95", None, *(gpus if standing is Standing.RUNNING else ()))
+    return replace(held, number=95, standing=standing, holds_for=draw(st.sampled_from("73")))
+
+
+@st.composite
 def looks(draw: st.DrawFn) -> events.ClusterSeen:
     """A poll: some jobs, marked or not, arrays too; some nodes; some gone."""
     jobs = []
@@ -66,15 +75,20 @@ def looks(draw: st.DrawFn) -> events.ClusterSeen:
         standing = draw(st.sampled_from(Standing))
         seen = sight(ref, marked, standing, reason=reason, priority=draw(st.integers(0, 3)))
         seen = replace(seen, number=number, account="lab" if number > 4 else "shop")
+        if standing is Standing.RUNNING:
+            limit_s = 60 * draw(st.integers(1, 20))
+            seen = replace(seen, time_limit_s=limit_s, ends_at_s=1_000 + limit_s)
         if standing is Standing.RUNNING and _role_of(number) is Role.OWNER:
             places = st.tuples(st.sampled_from(NODES), st.integers(0, 3))
             seen = replace(seen, gpu_places=tuple(draw(st.lists(places, max_size=4, unique=True))))
         jobs.append(seen)
     nodes = draw(st.lists(st.sampled_from(NODES), max_size=4, unique=True))
+    if draw(st.integers(0, 2)) == 0:
+        jobs.append(draw(placeholders()))
     return events.ClusterSeen(
         at_s=0.0,
         jobs=tuple(jobs),
-        jobs_gone=tuple(draw(st.lists(st.sampled_from("123456789"), max_size=2))),
+        jobs_gone=tuple(draw(st.lists(st.sampled_from([*"123456789", "95"]), max_size=2))),
         nodes=tuple(
             _perhaps_drained(
                 node(name, used=draw(st.integers(0, 4)), slots_used=draw(st.integers(0, 12))),
@@ -96,11 +110,20 @@ def reports(draw: st.DrawFn) -> events.NodeReported:
     """A coordinator's report."""
     use = draw(st.lists(st.floats(0, 100), min_size=4, max_size=4))
     takes = draw(st.lists(st.booleans(), min_size=4, max_size=4))
+    sits = draw(st.integers(0, 7))  # the `auto` guest
     gpus = tuple(
-        GpuUse(index=index, use_pct=one, takes_guests=takes[index]) for index, one in enumerate(use)
+        GpuUse(
+            index=index,
+            use_pct=one,
+            takes_guests=takes[index],
+            guest_jobs=("7",) if index == sits else (),
+        )
+        for index, one in enumerate(use)
     )
     jobs = tuple(
-        Training(ref=str(number), restorable=draw(st.booleans()))
+        Training(
+            ref=str(number), restorable=draw(st.booleans()), waited_s=draw(st.floats(0.0, 300.0))
+        )
         for number in draw(st.lists(JOBS, max_size=3, unique=True))
     )
     return events.NodeReported(at_s=0.0, node=draw(st.sampled_from(NODES)), gpus=gpus, jobs=jobs)
@@ -124,10 +147,33 @@ happenings = st.one_of(
     st.just(events.SlurmLost(0.0, "away")),
     st.just(events.SlurmFound(0.0)),
     st.just(events.TimerFired(0.0)),
-    st.builds(lambda number: events.CommandRefused(0.0, f"{number:016x}", "no"), JOBS),
+    st.builds(
+        lambda number, about: events.CommandRefused(0.0, f"{number:016x}", "no", about=about),
+        JOBS,
+        st.sampled_from(["", "Extend", "Upgrade"]),
+    ),
     st.just(events.TopologyRead(0.0, (Group("r1", 0, ("n1", "n2")), Group("r2", 0, ("n3", "n4"))))),
 )
 histories = st.lists(st.tuples(happenings, st.floats(0, 50)), max_size=30).map(_stamped)
+
+
+def _guest_reported(waited_s: float) -> events.NodeReported:
+    """The `auto` guest's node: it sits on the only GPU there without an owner."""
+    owned = (GpuUse(index=index, owner_job="94") for index in (1, 2, 3))
+    return events.NodeReported(
+        at_s=0.0,
+        node="n4",
+        gpus=(GpuUse(index=0, guest_jobs=("7",)), *owned),
+        jobs=(Training(ref="7", waited_s=waited_s),),
+    )
+
+
+_HELD = events.ClusterSeen(
+    at_s=0.0,
+    jobs=(replace(holds("95", None, 0, name="n4"), number=95, holds_for="7"),),
+    nodes=(node("n4", used=4),),
+)
+"""A placeholder has the guest's GPU."""
 
 
 def _enforced(shares: tuple[tuple[str, float], ...]) -> list[tuple[Event, float]]:
@@ -138,16 +184,19 @@ def _enforced(shares: tuple[tuple[str, float], ...]) -> list[tuple[Event, float]
         for number, name in ((6, "n1"), (4, "n2"))
     ]
     plain = replace(holds("93", None, *range(4), name="n3"), account="shop")
+    guest = replace(sight("7", _asked(7), Standing.RUNNING), number=7, slots=1, nodes=("n4",))
+    guest = replace(guest, time_limit_s=900, ends_at_s=1_500)
     look = events.ClusterSeen(
         at_s=0.0,
-        nodes=tuple(node(name, used=4) for name in NODES),
-        jobs=(*owners, plain, sight("2", _asked(2))),
+        nodes=tuple(node(name, used=3 if name == "n4" else 4) for name in NODES),
+        jobs=(*owners, plain, guest, sight("2", _asked(2))),
         complete=True,
     )
     told = [
         events.NodeReported(at_s=0.0, node=name, jobs=(Training(ref=ref, restorable=True),))
         for name, ref in (("n1", "6"), ("n2", "4"))
     ]
+    told.append(_guest_reported(0.0))
     begun: list[Event] = [events.RulesChanged(0.0, rules), look, *told]
     return [(one, 0.5) for one in begun]
 
@@ -174,6 +223,10 @@ lively = st.builds(
             st.one_of(
                 changed_nodes(),
                 changed_nodes(),
+                changed_nodes(),
+                changed_nodes(),
+                st.just(_HELD),
+                st.builds(_guest_reported, st.sampled_from([5.0, 70.0, 200.0])),
                 st.just(events.TimerFired(0.0)),
                 requests(),
                 looks(),

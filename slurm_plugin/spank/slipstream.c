@@ -23,6 +23,8 @@ SPANK_PLUGIN(slipstream, 1)
 #pragma GCC visibility pop
 
 enum { ANSWER_MS = 200, LOCK_MS = 100, PATH_SIZE = 256, PYTHONPATH_SIZE = 16384 };
+enum { NODES_SIZE = 2048 };
+#define HOST_FILE "SLURM_HOSTFILE"  // a user's own counts before ours
 
 // What the client has been told on its command line or in #SBATCH lines.
 static char given[SLIP_FLAG_COUNT][SLIP_VALUE_LIMIT + 1];
@@ -188,7 +190,7 @@ int slurm_spank_task_init(spank_t spank, int argc, char** argv) {
   unsigned gpus = known_gpus.count ? known_gpus.count : slip_gpus_on_node(&job, &place);
   bool guest = strcmp(job.role, "guest") == 0;
   char path[PATH_SIZE];
-  char request[SLIP_CARRIER_SIZE];
+  static char request[SLIP_CARRIER_SIZE + NODES_SIZE];
   const char* why = "";
   snprintf(path, sizeof path, "%s/node.sock", node_folder());
   write_request(spank, &place, gpus, request, sizeof request);
@@ -282,6 +284,11 @@ static void write_request(spank_t spank, const struct slip_place* place, unsigne
   uid_t uid = 0;
   char node[SLIP_WORD_SIZE * 2] = "none";
   char step_name[SLIP_WORD_SIZE];
+  static char nodes[NODES_SIZE];
+  // Of a script alone: it may be told which of its tasks belongs where. Rather none than a part.
+  if (!place->is_script || place->nodes < 2 ||
+      spank_getenv(spank, "SLURM_JOB_NODELIST", nodes, sizeof nodes) != ESPANK_SUCCESS)
+    nodes[0] = '\0';
   spank_get_item(spank, S_JOB_ID, &id);
   spank_get_item(spank, S_JOB_STEPID, &step);
   spank_get_item(spank, S_JOB_UID, &uid);
@@ -293,9 +300,9 @@ static void write_request(spank_t spank, const struct slip_place* place, unsigne
   if (step == SLURM_EXTERN_CONT) strcpy(step_name, "extern");
   snprintf(request, size,
            "v=1 op=start job=%u step=%s uid=%u node=%s task=%u tasks=%u gpus=%u role=%s class=%s "
-           "token=%s\n",
+           "token=%s%s%s\n",
            id, step_name, (unsigned)uid, node, place->task, tasks, gpus, job.role, job.class_name,
-           job.token);
+           job.token, nodes[0] ? " nodes=" : "", nodes);
 }
 
 // Whether the answer said anything of the GPUs.
@@ -304,7 +311,7 @@ static bool follow_answer(spank_t spank, const struct slip_answer* answer) {
   for (size_t at = 0; at < answer->count; at++) {
     const struct slip_order* order = &answer->orders[at];
     if (order->value)
-      spank_setenv(spank, order->name, order->value, 1);
+      spank_setenv(spank, order->name, order->value, strcmp(order->name, HOST_FILE) != 0);
     else
       spank_unsetenv(spank, order->name);
     if (strcmp(order->name, "CUDA_VISIBLE_DEVICES") == 0) bound = true;

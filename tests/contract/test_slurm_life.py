@@ -26,6 +26,11 @@ def test_slurm_answers(bench: Bench) -> None:
     assert bench.slurm.version() >= (22, 5)
 
 
+def test_a_partitions_longest_time(bench: Bench) -> None:
+    """The sandbox's has no limit; of one that is not there nothing is made up."""
+    assert bench.slurm.longest_s("batch") is None
+
+
 def test_topology_is_the_shapes(bench: Bench) -> None:
     """Every rack with its nodes, and one domain above them."""
     topology = bench.slurm.topology()

@@ -39,6 +39,8 @@ class FakeCluster:
     racks: dict[str, tuple[str, ...]]
     now_s: float = 1_800_000_000.0
     up: bool = True
+    longest: str = "UNLIMITED"
+    """The partition's MaxTime."""
     jobs: dict[int, FakeJob] = field(default_factory=dict)
     last_job_id: int = 0
     _completing_until_s: dict[int, float] = field(default_factory=dict)

@@ -81,6 +81,9 @@ class FakeCommands:
         if answer := plain.get(tuple(words)):
             return answer()
         match words:
+            case ["-o", "show", "partition", "batch"]:
+                self._must_be_up("slurm_load_partitions error: ")
+                return f"PartitionName=batch MaxTime={self.cluster.longest} MinNodes=0\n"
             case ["listpids", job_id, node]:
                 return self._list_pids(job_id, node)
             case ["update", job, *pairs] if job.startswith("JobId="):
@@ -135,7 +138,8 @@ class FakeCommands:
         job = FakeJob(job_id=0, submitted_at_s=now_s, eligible_at_s=now_s)
         job.stubborn = "trap '' TERM" in script
         tasks: tuple[int, ...] = ()
-        for word in words:
+        at = words.index("/dev/stdin") if "/dev/stdin" in words else len(words)
+        for word in words[:at]:  # what follows is the script's
             option, _, value = word.partition("=")
             if option == "--array":
                 ranges, _, most = value.partition("%")

@@ -52,6 +52,8 @@ SBATCH: Mapping[str, Callable[[FakeJob, str], None]] = {
     "--exclude": lambda job, value: _set(job, excluded=node_names(value)),
     "--time": lambda job, value: _set(job, time_limit_min=minutes(value)),
     "--begin": lambda job, value: _set(job, eligible_at_s=seconds(value), reason="BeginTime"),
+    "--mem": lambda _job, _value: None,
+    "--priority": lambda job, value: _set(job, priority=int(value), rank=int(value)),
     "--comment": lambda job, value: _set(job, comment=value),
     "--chdir": lambda job, value: _set(job, work_dir=value),
     "--output": lambda job, value: _set(job, stdout_path=value),

@@ -19,7 +19,16 @@ from core_world import RULES
 from slipstream.core import events
 from slipstream.core.advice import advice_key
 from slipstream.core.classes import JobClass, Mode, Role, Strength
-from slipstream.core.commands import Admit, Advise, MakeGuest, Save, Withdraw
+from slipstream.core.commands import (
+    Admit,
+    Advise,
+    Extend,
+    GiveBack,
+    MakeGuest,
+    Save,
+    Upgrade,
+    Withdraw,
+)
 from slipstream.core.machine import Machine
 from slipstream.core.mirror import Mirror, rules_of
 from slipstream.core.moving import MOST_AT_ONCE
@@ -86,7 +95,7 @@ def test_the_board_is_what_the_machine_believes(history: list[Event]) -> None:
                 del board[
                     advice_key(command.token, command.task)
                 ]  # nothing is withdrawn that was not advised
-        if isinstance(event, events.CommandRefused):
+        if isinstance(event, events.CommandRefused) and not event.about:
             board.pop(advice_key(event.token, event.task), None)
     assert board == machine.state.advice
     if not machine.state.advising:
@@ -254,6 +263,66 @@ def test_only_auto_jobs_become_guests(history: list[Event]) -> None:
                 assert (asked.job_class, asked.may_be_guest) == (JobClass.AUTO, True)
                 record = machine.state.jobs[made.key]
                 assert event.at_s - record.since_s >= machine.state.rules.guest_after_s
+
+
+@settings(deadline=None)
+@given(histories | lively)
+def test_only_who_yields_is_given_time_and_no_more_than_it_waited(history: list[Event]) -> None:
+    """Where everything is carried out; in whole minutes, so that less than one is a present."""
+    machine = Machine(RULES)
+    for event in history:
+        for one in machine.handle(event):
+            if isinstance(one, Extend):
+                state = machine.state
+                asked, sight = state.requests[one.token], state.jobs[one.key].sight
+                assert state.mode is Mode.ENFORCE
+                assert asked.role is Role.GUEST or asked.job_class is JobClass.SHARED
+                assert sight
+                assert sight.time_limit_s
+                wait = state.waits[one.key]
+                assert 0 < one.limit_s - sight.time_limit_s < wait.owed_s + 60
+                assert wait.given_s < wait.owed_s + 60
+
+
+@settings(deadline=None)
+@given(histories | lively)
+def test_upgrades_keep_quotas_and_owners_apart(history: list[Event]) -> None:
+    """Only `auto` guests, on GPUs and within quotas that are free; only placeholders are ended."""
+    machine = Machine(RULES)
+    for event in history:
+        commands = machine.handle(event)
+        state = machine.state
+        for one in commands:
+            if isinstance(one, GiveBack):
+                record = state.jobs[one.key].sight
+                assert record
+                assert record.holds_for
+            if isinstance(one, Upgrade):
+                assert state.mode is Mode.ENFORCE
+                asked, node = state.requests[one.token], state.nodes[one.node]
+                assert (asked.job_class, asked.role) == (JobClass.AUTO, Role.GUEST)
+                assert one.gpus <= node.gpus - node.gpus_used
+                tenants = machine._mirror.brain.tenants  # noqa: SLF001 (a belief is private)
+                charged = tenants.of(asked.account).charged
+                assert not tenants.shares or charged in (
+                    one.gpus,
+                    *range(tenants.quota(asked.account) + 1),
+                )
+        _assert_one_owner_each(state)
+
+
+def _assert_one_owner_each(state: State) -> None:
+    here = (Phase.RUNNING, Phase.SUSPENDED, Phase.COMPLETING)
+    of_slurm = {
+        place: record.key
+        for record in state.jobs.values()
+        if record.sight and record.phase in here and not record.sight.holds_for
+        for place in record.sight.gpu_places
+    }
+    for one in state.upgrades.values():
+        if one.counts and state.jobs[one.key].phase is Phase.RUNNING:
+            owners = {of_slurm.get((one.node, index)) for index in one.gpus}
+            assert owners == {None}, one
 
 
 @settings(deadline=None)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from sandbox.jobs import OURS, sbatch
+from sandbox.jobs import OURS, sbatch, wait_for
 from slipstream.sandbox import Sandbox, SandboxError, Shape
 from slipstream.sandbox.select_plugin import plugin_dir
 
@@ -178,6 +178,46 @@ def test_a_guaranteed_job_waits_for_its_accounts_quota(box: Box, eventually: Eve
     assert box.where(second) == "PENDING"
     box.cluster.run("scancel", first)
     assert eventually(lambda: box.where(second).startswith("RUNNING")), box.why(second)
+
+
+def test_nodes_are_kept_for_a_gang_and_guests_sit_there(box: Box, eventually: Eventually) -> None:
+    """A node is free and another not: small owners that come later wait with it, a guest does not.
+
+    It is Slurm's backfill that keeps it; our advice must not lead anybody around that.
+    """
+    first = box.plain_owner("n1", eventually)
+    second = box.plain_owner("n2", eventually)
+    owner = ("--gres=gpu:1", "--slip-class=guaranteed")
+    gang = box.job(*owner, "--nodes=2", "--account=lab")
+    small = [box.job(*owner, "--account=shop") for _ in range(2)]
+    assert eventually(lambda: all(box.why(job).get("reason") for job in (gang, *small)))
+    box.cluster.run("scancel", second)
+    guest = box.job("--gres=gpu:1", OURS, "--time=5")
+    assert eventually(lambda: box.where(guest) == "RUNNING n2"), box.why(guest)
+    assert {box.where(job) for job in (gang, *small)} == {"PENDING"}
+    box.cluster.run("scancel", first)
+    assert eventually(lambda: box.where(gang) == "RUNNING n[1-2]"), box.why(gang)
+    assert box.where(guest) == "RUNNING n2"
+
+
+def test_tasks_with_roles_run_where_they_are_planned(box: Box, tmp_path: Path) -> None:
+    """The script finds a host file, and srun follows it.
+
+    A job that Slurm has started before the plan was told has none: that is tried again.
+    """
+    words = ("--gres=gpu:1", "--slip-class=guaranteed", "--account=lab", "--nodes=2", "--ntasks=3")
+    show = 'cat "$SLURM_HOSTFILE"; echo; srun --label printenv SLURMD_NODENAME | sort'
+    told = ""
+    for attempt in range(5):
+        output = tmp_path / f"{attempt}"
+        job = sbatch(box.cluster, output, *words, "--slip-roles=ps:1,worker:2", script=show)
+        wait_for(box.cluster, job)
+        told = output.read_text()
+        planned, _, ran = told.partition("\n\n")
+        if "No such file" not in planned:
+            break
+    assert planned.split() == [line.partition(": ")[2] for line in ran.splitlines()], told
+    assert sorted({*planned.split()}) == ["n1", "n2"]
 
 
 def test_an_auto_job_that_waits_too_long_is_a_guest(box: Box, eventually: Eventually) -> None:

@@ -234,6 +234,52 @@ def test_a_controller_killed_when_the_job_has_left(
     assert_nothing_lost(tmp_path / "job", undisturbed)
 
 
+def test_an_auto_guest_owns_the_gpu_it_sits_on(box: Sandbox, tmp_path: Path) -> None:
+    """In mode enforce a placeholder holds it, and nobody else gets it.
+
+    It ends by itself when the guest does, with the scheduler dead.
+    """
+    job = trains(box, tmp_path / "job", slip_class="auto", gres="slot:1")
+    with enforced(box):
+        until(box, job, lambda: why(box, job)["role"] == "owner")
+    here = node_of(box, job)
+    assert placeholders(box) == [f"slipstream-owner-{job} {here}"]
+    assert "a placeholder is asked for" in story(box, job)
+    gpus = {one["node"]: one for one in (slipstream(box, "gpus") or {})["nodes"]}
+    until(box, job, lambda: _seats(box, here) == [(job, [])])
+    assert gpus[here]["gpus_used"] == 1
+    box.kill("scheduler")
+    try:
+        box.run("scancel", job)
+        deadline_s = time.monotonic() + PATIENCE_S
+        while placeholders(box):
+            assert time.monotonic() < deadline_s, box.run("squeue").stdout
+            time.sleep(0.5)
+    finally:
+        box.revive()
+
+
+def _seats(box: Sandbox, node: str) -> list[tuple[str | None, list[str]]]:
+    nodes = {one["node"]: one for one in (slipstream(box, "gpus") or {"nodes": []})["nodes"]}
+    return [(one["owner_job"], one["guest_jobs"]) for one in nodes[node]["devices"]]
+
+
+def placeholders(box: Sandbox) -> list[str]:
+    """Jobs that hold GPUs for others, and where."""
+    lines = box.run("squeue", "-h", "--states=running", "-o", "%j %N").stdout.splitlines()
+    return [line.strip() for line in lines if line.startswith("slipstream-owner-")]
+
+
+@contextlib.contextmanager
+def enforced(box: Sandbox) -> Iterator[None]:
+    """Everything is carried out, for a while."""
+    assert slipstream(box, "mode", "enforce")
+    try:
+        yield
+    finally:
+        assert slipstream(box, "mode", "advise")
+
+
 def test_an_auto_guest_owns_the_gpu_it_moves_to(
     box: Sandbox, tmp_path: Path, undisturbed: list[str]
 ) -> None:

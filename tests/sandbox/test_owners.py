@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from run_rig import SCRIPT
 from sandbox.jobs import OURS, sbatch
 from sandbox.trainings import TRAIN, TRAINING, minibatches, slipstream, trains, why
 from slipstream.coordinator import blocks
@@ -38,7 +39,8 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
     """One node of two GPUs with all our daemons."""
     shape = Shape(nodes=1, gpus_per_node=2, racks=1, gpu_memory_mib=1024)
     home = tmp_path_factory.mktemp("owners")
-    with Sandbox.started(shape, name="owners", home=home, daemons=True) as sandbox:
+    more = {"extend_from_s": "2"}
+    with Sandbox.started(shape, name="owners", home=home, daemons=True, scheduler=more) as sandbox:
         yield sandbox
 
 
@@ -58,6 +60,12 @@ def seated(box: Sandbox) -> list[tuple[str | None, list[str]]]:
     return [(gpu["owner_job"], gpu["guest_jobs"]) for node in nodes for gpu in node["devices"]]
 
 
+def idle(box: Sandbox) -> bool:
+    """Whether no GPU was used over the last seconds, whoever was there before."""
+    nodes = (slipstream(box, "gpus") or {"nodes": []})["nodes"]
+    return not any(gpu["use_pct"] for node in nodes for gpu in node["devices"])
+
+
 def waits(box: Sandbox, output: Path, *words: str) -> str:
     """A job that holds its GPUs and does nothing with them."""
     return sbatch(box, output, *words, script="sleep 170")
@@ -71,12 +79,19 @@ def owns(box: Sandbox, job: str, *gpus: int) -> bool:
 
 
 @contextlib.contextmanager
-def only_watched(box: Sandbox) -> Iterator[None]:
-    """Nobody tells Slurm where jobs should start: with advice a guest would wait in the queue."""
-    mode = str((slipstream(box, "mode") or {})["mode"])
-    assert slipstream(box, "mode", "observe")
-    yield
-    assert slipstream(box, "mode", mode)
+def mode(box: Sandbox, name: str) -> Iterator[None]:
+    """Another one for a while."""
+    before = str((slipstream(box, "mode") or {})["mode"])
+    assert slipstream(box, "mode", name)
+    try:
+        yield
+    finally:
+        assert slipstream(box, "mode", before)
+
+
+def limit(box: Sandbox, job: str) -> str:
+    """How long a job may run, by Slurm."""
+    return box.run("squeue", "-h", "-j", job, "-o", "%l").stdout.strip()
 
 
 @contextlib.contextmanager
@@ -138,7 +153,7 @@ def test_a_guest_without_a_gpu_to_join_stands_still_until_the_owner_ends(
     """It starts, does not one mini-batch, `why` says for whom it waits; then it trains."""
     owner = waits(box, tmp_path / "owner", "--gres=gpu:2")
     assert eventually(lambda: owns(box, owner, 0, 1))
-    with only_watched(box):
+    with mode(box, "observe"):  # with advice it would wait in the queue
         guest = trains(box, tmp_path / "guest", *GUEST)
         assert eventually(lambda: why(box, guest).get("phase") == "running"), why(box, guest)
     sentences = [f"GPU {gpu} of n1: its owner, job {owner}, takes no guests" for gpu in (0, 1)]
@@ -155,8 +170,11 @@ def test_a_guest_without_a_gpu_to_join_stands_still_until_the_owner_ends(
 def test_a_guest_stands_still_while_an_owner_without_hooks_is_on_its_gpu(
     box: Sandbox, tmp_path: Path, eventually: Eventually
 ) -> None:
-    """The owner comes later; the guest stops at a boundary and goes on from there."""
-    guest = trains(box, tmp_path / "guest", *GUEST)
+    """The owner comes later; the guest stops at a boundary and goes on from there.
+
+    In mode enforce the time it stood still is given back to it by its limit.
+    """
+    guest = trains(box, tmp_path / "guest", *GUEST, "--time=5")
     assert eventually(lambda: minibatches(tmp_path / "guest") > 5)
     owner = waits(box, tmp_path / "owner", "--gres=gpu:2")
 
@@ -167,8 +185,31 @@ def test_a_guest_stands_still_while_an_owner_without_hooks_is_on_its_gpu(
     stopped_at = far()
     time.sleep(STILL_S)
     assert far() == stopped_at
+    with mode(box, "enforce"):
+        assert eventually(lambda: limit(box, guest) == "6:00"), why(box, guest)
+    assert any("its time limit becomes 6 min" in one["text"] for one in why(box, guest)["story"])
     box.run("scancel", owner)
     assert eventually(lambda: minibatches(tmp_path / "guest") > stopped_at + 10)
+
+
+def test_a_guest_is_sent_to_the_gpu_that_is_held_for_it(
+    box: Sandbox, tmp_path: Path, eventually: Eventually
+) -> None:
+    """Both GPUs are free: Slurm gives its placeholder the other one, and it goes on there."""
+    assert eventually(lambda: idle(box)), "the first guest would sit on the quieter GPU"
+    other = waits(box, tmp_path / "other", *GUEST)
+    assert eventually(lambda: seated(box) == [(None, [other]), (None, [])]), seated(box)
+    words = shlex.join([TRAINING[0], SCRIPT, "--epochs=1000", "--pause-ms=60"])
+    script = f"export LOSSES={tmp_path}/losses; exec {words}"
+    auto = ("--slip-class=auto", "--gres=slot:1", "--cpus-per-task=1")
+    guest = sbatch(box, tmp_path / "guest", *auto, script=script)
+    assert eventually(lambda: seated(box) == [(None, [other]), (None, [guest])]), seated(box)
+    assert eventually(lambda: bool((why(box, guest)["training"] or {}).get("restorable")))
+    with mode(box, "enforce"):
+        assert eventually(lambda: why(box, guest)["role"] == "owner"), why(box, guest)["story"]
+    assert seated(box) == [(guest, [other]), (None, [])]
+    before = why(box, guest)["training"]["minibatch"]
+    assert eventually(lambda: why(box, guest)["training"]["minibatch"] > before)
 
 
 def test_ranks_of_a_guest_stop_after_the_same_mini_batch(

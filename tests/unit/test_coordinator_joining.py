@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from slipstream.coordinator.joining import Owner, adopted, closed, order, owners
+from slipstream.coordinator.joining import Owner, adopted, closed, elsewhere, order, owners
 from slipstream.coordinator.seats import Seat, Task
 from slipstream.coordinator.tenants import Tenant
 from slipstream.wire.control_block import Directive, Request, Role
@@ -69,6 +71,24 @@ def test_who_is_found_counts_before_a_seat_that_lingers() -> None:
     """A job has ended and the next has its GPU already; an index that is no GPU's is nobody's."""
     found = owned(seat(5, "a", role=Role.OWNER), tenant(6, 0, 9), hooked=(5,))
     assert found == {"a": Owner(6, takes_guests=False)}
+
+
+def test_a_guest_owns_what_a_placeholder_holds_for_it() -> None:
+    """Where it sits; a placeholder elsewhere, or of a guest that is gone, owns nothing."""
+    holder = replace(tenant(9, 0), stands_for=5)
+    assert owned(seat(5, "a"), holder, hooked=(5,)) == {"a": Owner(5, takes_guests=True)}
+    assert owned(seat(5, "a"), holder) == {"a": Owner(5, takes_guests=False)}
+    assert owned(seat(5, "b"), holder) == {}
+    assert owned(holder) == {}
+
+
+def test_a_guest_is_sent_to_the_gpu_that_is_held_for_it() -> None:
+    """If it sits on another one, and on as many."""
+    holder = replace(tenant(9, 0), stands_for=5)
+    assert elsewhere({5: seat(5, "b")}, {9: holder}, UUIDS) == {5: ("a",)}
+    assert elsewhere({5: seat(5, "a")}, {9: holder}, UUIDS) == {}
+    assert elsewhere({5: seat(5, "a", "b")}, {9: holder}, UUIDS) == {}
+    assert elsewhere({5: seat(5, "b")}, {8: tenant(8, 0)}, UUIDS) == {}
 
 
 def test_guests_own_nothing() -> None:

@@ -72,6 +72,29 @@ def told(measuring: Measuring, job_id: int = 7) -> dict[str, Any]:
     return measuring.meters[job_id].told()
 
 
+def test_waiting_for_others_is_counted() -> None:
+    """All of it while every process stands still, and what a share leaves out while one trains."""
+    measuring = Measuring(FS)
+
+    def lasts(seconds: float, *phases: Phase, share_pct: int = 100) -> float:
+        pages = [
+            replace(block(7, replace(TRAINS, phase=phase)), path=Path(f"7.{at}"))
+            for at, phase in enumerate(phases)
+        ]
+        measuring.look({7: seat(7)}, pages, [], now_s[0])
+        now_s[0] += seconds
+        measuring.count_waits(lambda _: share_pct, now_s[0])
+        return round(measuring.meters[7].waited_s, 3)
+
+    now_s = [100.0]
+    assert lasts(9.0, Phase.PAUSED, Phase.PARKED) == 0.0, "since when is not known"
+    assert lasts(1.0, Phase.PAUSED, Phase.PARKED) == 1.0
+    assert lasts(1.0, Phase.PAUSED, Phase.TRAINING) == 1.0
+    assert lasts(1.0, Phase.TRAINING, Phase.TRAINING, share_pct=25) == 1.75
+    assert lasts(1.0, Phase.LOADING, Phase.LOADING, share_pct=25) == 1.75
+    assert lasts(60.0, Phase.PARKED, Phase.ENDED) == 6.75, "this daemon was stopped meanwhile"
+
+
 def test_processes_are_counted_with_their_children(task: Task) -> None:
     """Processor time, memory, how long it has lived."""
     measuring = Measuring(FS)

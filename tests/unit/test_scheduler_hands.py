@@ -5,15 +5,21 @@ from __future__ import annotations
 
 import asyncio
 import json
-from typing import TYPE_CHECKING
+import os
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from core_world import token
 from fakes.slurm_cluster import FakeCluster, FakeNode
 from fakes.slurm_commands import FakeCommands
-from slipstream.core.commands import Requeue, Save, Start
+from slipstream.core.advice import Advice
+from slipstream.core.classes import Strength
+from slipstream.core.commands import Extend, GiveBack, Requeue, Save, Start, Upgrade
 from slipstream.core.moves import PATIENCE_S, Stage
+from slipstream.core.reasons import Reason
 from slipstream.scheduler.hands import Hands
 from slipstream.scheduler.orders import Orders
 from slipstream.scheduler.sink import SinkError
@@ -108,15 +114,87 @@ def test_a_start_while_it_completes_is_refused(cluster: FakeCluster) -> None:
         one.start(START)
 
 
+def extend_of(cluster: FakeCluster, minutes: int) -> Extend:
+    """For the run that is there now."""
+    return Extend(token(1), "1", int(job_of(cluster).submitted_at_s), 60 * minutes)
+
+
+def test_a_time_limit_grows_once_however_often_it_is_asked_for(cluster: FakeCluster) -> None:
+    """To what was asked, never back, never beyond what its partition allows."""
+    one = hands(cluster)
+    job_of(cluster).time_limit_min = 60
+    one.extend(extend_of(cluster, 62))
+    one.extend(extend_of(cluster, 62))
+    one.extend(extend_of(cluster, 61))
+    assert job_of(cluster).time_limit_min == 62
+    cluster.longest = "01:10:00"
+    one.extend(extend_of(cluster, 90))
+    assert job_of(cluster).time_limit_min == 70
+    with pytest.raises(SinkError, match="partition batch allows no more than 4200 s"):
+        one.extend(extend_of(cluster, 91))
+
+
+def test_a_run_that_is_over_is_given_no_time(cluster: FakeCluster) -> None:
+    """A requeued job's clock begins anew, and what it waited before counts for nothing."""
+    job_of(cluster).time_limit_min = 60
+    command = extend_of(cluster, 62)
+    hands(cluster).requeue(requeue_of(cluster))
+    with pytest.raises(SinkError, match="is over"):
+        hands(cluster).extend(command)
+    assert job_of(cluster).time_limit_min == 60
+
+
+UPGRADE = Upgrade(token=token(1), number="1", node="n2", gpus=1, partition="batch", priority=77)
+
+
+@pytest.fixture
+def ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    """We are the user that all jobs of the fake are of."""
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+
+
+@pytest.mark.usefixtures("ours")
+def test_a_placeholder_is_submitted_once_however_often_it_is_asked_for(
+    cluster: FakeCluster,
+) -> None:
+    """On the guest's node, in its place in the queue; it ends once, and only a placeholder."""
+    one = hands(cluster)
+    one.upgrade(UPGRADE)
+    one.upgrade(UPGRADE)
+    cluster.advance(1.0)
+    one.upgrade(UPGRADE)
+    _, held = cluster.jobs.values()
+    assert (held.name, held.nodes, held.rank) == ("slipstream-owner-1", ("n2",), 77)
+    assert (held.held_gres, held.time_limit_min) == ({"n2": {"gpu": [0]}}, None)
+    with pytest.raises(SinkError, match="job 1 is no placeholder"):
+        one.give_back(GiveBack("", "1"))
+    one.give_back(GiveBack("", "2"))
+    one.give_back(GiveBack("", "2"))
+    assert held.state == "CANCELLED"
+    cluster.advance(1.0)
+    one.upgrade(replace(UPGRADE, ends_at_s=int(time.time()) + 3000))
+    limit_min = list(cluster.jobs.values())[-1].time_limit_min
+    assert limit_min is not None
+    assert limit_min >= 50, "it outlives its guest"
+    cluster.longest = "00:40:00"
+    one.upgrade(replace(UPGRADE, number="9", ends_at_s=int(time.time()) + 3000))
+    assert list(cluster.jobs.values())[-1].time_limit_min == 40, "no longer than is allowed"
+
+
 class Lines:
     """The writing end of a coordinator's connection."""
 
     def __init__(self) -> None:
-        self.numbers: list[int] = []
+        self.told: list[dict[str, Any]] = []
+
+    @property
+    def numbers(self) -> list[int]:
+        """Of the orders."""
+        return [order["number"] for order in self.told]
 
     def write(self, raw: bytes) -> None:
         """One order."""
-        self.numbers.append(json.loads(raw)["number"])
+        self.told.append(json.loads(raw))
 
 
 class Clock:
@@ -152,6 +230,30 @@ def test_a_new_scheduler_waits_for_coordinators_an_old_one_does_not() -> None:
     with pytest.raises(SinkError, match="n1 does not listen"):
         later.save(Save(token(1), "5", "n1", 4))
     assert listen(later).numbers == []
+
+
+def test_nodes_are_told_which_task_belongs_where() -> None:
+    """All nodes of the plan that listen; the others do without."""
+    orders, lines = Orders(), Lines()
+    advice = Advice(
+        token=token(1),
+        nodes=("n1", "n2"),
+        tasks_per_node=2,
+        strength=Strength.PREFER,
+        until_s=70.0,
+        reason=Reason.ADVISED,
+        hosts=("n2", "n1", "n2"),
+    )
+
+    async def hear() -> None:
+        orders.listens("n1", asyncio.get_running_loop(), lines)  # type: ignore[arg-type]
+        orders.tell_hosts(advice)
+        orders.tell_hosts(replace(advice, nodes=("n3",)))
+        await asyncio.sleep(0)
+
+    asyncio.run(hear())
+    (told,) = lines.told
+    assert (told["order"], told["token"], told["hosts"]) == ("hosts", token(1), ["n2", "n1", "n2"])
 
 
 def test_a_coordinator_that_comes_back_is_asked_for_what_it_has_not_answered() -> None:

@@ -74,6 +74,9 @@ FIRST_WRITTEN: dict[str, str] = {
     "Requeue": '{"token":"0000000000000001","key":"7","number":1}',
     "Start": '{"token":"0000000000000001","key":"7","number":1,"nodes":["n2"]}',
     "MakeGuest": '{"token":"0000000000000001","key":"7","seats":1}',
+    "Upgrade": '{"token":"0000000000000001","number":"7","node":"n1","gpus":1}',
+    "GiveBack": '{"token":"","key":"8"}',
+    "Extend": '{"token":"0000000000000001","key":"7","run":5,"limit_s":3720}',
 }
 """A line of each kind as a released version wrote it. Add lines; never change one."""
 

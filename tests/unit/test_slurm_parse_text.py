@@ -9,6 +9,7 @@ from fakes import recorded
 from slipstream.slurm_plugin import SlurmParseError
 from slipstream.slurm_plugin.parse_text import (
     parse_controller_version,
+    parse_longest_s,
     parse_pids,
     parse_ping,
     parse_submitted,
@@ -55,6 +56,15 @@ def test_a_step_without_a_process_is_left_out() -> None:
     """Slurm writes -1 for it."""
     table = "PID      JOBID    STEPID   LOCALID GLOBALID\n-1       7        extern   -       -\n"
     assert parse_pids(table) == ()
+
+
+@every_version
+def test_a_partitions_longest_time_is_read(version: str) -> None:
+    """One without a limit, one of half an hour; what is none is quoted."""
+    main, short = recorded.text(version, "partition.txt").splitlines()
+    assert (parse_longest_s(main), parse_longest_s(short)) == (None, 1800)
+    with pytest.raises(SlurmParseError, match="PartitionName=x"):
+        parse_longest_s("PartitionName=x")
 
 
 def test_a_submitted_jobs_number_is_read() -> None:

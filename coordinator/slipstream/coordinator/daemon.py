@@ -19,6 +19,7 @@ from slipstream.coordinator.closed_gpus import ClosedGpus
 from slipstream.coordinator.devices import DeviceCgroups
 from slipstream.coordinator.events import Sender, event
 from slipstream.coordinator.gpus import Nvml, Window
+from slipstream.coordinator.host_files import HostFiles
 from slipstream.coordinator.measuring import Measuring
 from slipstream.coordinator.node_socket import NodeSocket, Peer
 from slipstream.coordinator.orders import Orders
@@ -67,6 +68,7 @@ class Coordinator:
         self.socket = NodeSocket(settings.node_socket, self.answer)
         self.sender = Sender(settings.events_socket)
         self.checkpoints = Checkpoints.of(settings)
+        self.host_files = HostFiles(settings.run_dir / "hosts")
         self.saver = Saver(self)
         self._procfs = procfs or ProcFs()
         self.measuring = Measuring(self._procfs)
@@ -202,7 +204,7 @@ class Coordinator:
             told[ENVIRONMENT_VARIABLE] = str(block.path)
         if request.operation == "block":
             return told
-        told |= self.checkpoints.environment(seat)
+        told |= self.checkpoints.environment(seat) | self.host_files.environment(request)
         told["SLIPSTREAM_INJECT"] = str(self.settings.inject_dir)
         if request.python_path is not None:
             parts = [str(self.settings.inject_dir), request.python_path]
@@ -244,6 +246,7 @@ class Coordinator:
             block.refresh()
         self.measuring.look(self.seats, self._blocks.values(), self._uses)
         self.settle()
+        self.measuring.count_waits(lambda job: self.reflexes.wanted(job).share_pct)
         return event(
             node=self.settings.node,
             at_s=time.time(),
@@ -262,6 +265,8 @@ class Coordinator:
         for job in seats.keys() - self.seats.keys():
             _log.info("guest %d was bound by the static table: it is seated as it sits", job)
         self.seats = seats
+        for job, gpus in joining.elsewhere(self.seats, self.tenants, self._uuids()).items():
+            self.rebind(job, gpus)  # if it cannot, they are given back
 
     def settle(self) -> None:
         """Say who may use how much of which GPU now, and ask for what is new."""
@@ -338,6 +343,7 @@ class Coordinator:
         self._sweep_blocks()
         if self.seats != before:
             store.save(self.settings.table, self.seats)
+            self.host_files.forget(self.seats)
 
     def _make_phase_words(self) -> None:
         """For owners to say when they wait; without one a guest has its share and no more."""

@@ -53,7 +53,11 @@ def event(  # noqa: PLR0913 (one for each that knows something)
                 "memory_used_mib": gpu.memory_used_mib,
                 "memory_mib": gpu.memory_mib,
                 "owner_job": owned[gpu.uuid].job_id if gpu.uuid in owned else None,
-                "guest_jobs": guests_of(seats, gpu.uuid),
+                "guest_jobs": [
+                    job
+                    for job in guests_of(seats, gpu.uuid)
+                    if gpu.uuid not in owned or owned[gpu.uuid].job_id != job
+                ],
                 "takes_guests": gpu.uuid not in owned or owned[gpu.uuid].takes_guests,
             }
             for gpu in window.latest()
@@ -62,7 +66,7 @@ def event(  # noqa: PLR0913 (one for each that knows something)
             {
                 **job_report(job, progress.get(job, ()), left=not seats[job].tasks),
                 **may_use(job),
-                **({"measured": _measured(meters[job])} if job in meters else {}),
+                **(_metered(meters[job]) if job in meters else {}),
             }
             for job in sorted(seats)
         ],
@@ -86,6 +90,10 @@ def job_report(job_id: int, pages: Iterable[Progress], *, left: bool = False) ->
         "restorable": restorable(claimed),
         **_phases(told),
     }
+
+
+def _metered(meter: JobMeter) -> dict[str, Any]:
+    return {"waited_s": round(meter.waited_s, 1), "measured": _measured(meter)}
 
 
 def _measured(meter: JobMeter) -> dict[str, Any]:

@@ -51,7 +51,11 @@ def owners(
     }
     # What is found lives, while the seat of a job that has ended lingers.
     for job, tenant in sorted(tenants.items()):
-        held |= {uuids[index]: job for index in tenant.holds if index in uuids}
+        theirs = {uuids[index] for index in tenant.holds if index in uuids}
+        if tenant.stands_for:  # on another GPU than its guest's it is nobody's owner
+            guest = seats.get(tenant.stands_for)
+            theirs &= {*guest.gpu_uuids} if guest else set()
+        held |= dict.fromkeys(theirs, tenant.stands_for or job)
 
     def takes_guests(job: int) -> bool:
         if job in tenants and tenants[job].keeps_guests_away:
@@ -59,6 +63,19 @@ def owners(
         return join_hookless or job in hooked
 
     return {uuid: Owner(job, takes_guests(job)) for uuid, job in held.items()}
+
+
+def elsewhere(
+    seats: Mapping[int, Seat], tenants: Mapping[int, Tenant], uuids: Mapping[int, str]
+) -> dict[int, tuple[str, ...]]:
+    """Guests that other GPUs are held for than they sit on, and those GPUs."""
+    found = {}
+    for tenant in tenants.values():
+        guest = seats.get(tenant.stands_for)
+        theirs = tuple(uuids[index] for index in sorted(tenant.holds) if index in uuids)
+        if guest and len(theirs) == len(guest.gpu_uuids) and {*theirs} != {*guest.gpu_uuids}:
+            found[guest.job_id] = theirs
+    return found
 
 
 def closed(owned: Mapping[str, Owner], seat: Seat) -> list[str]:

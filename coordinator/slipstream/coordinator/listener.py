@@ -11,6 +11,7 @@ import time
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from slipstream.coordinator.host_files import HostFiles
     from slipstream.coordinator.saver import Saver
     from slipstream.coordinator.settings import Settings
 
@@ -22,8 +23,9 @@ _VERSION: Final = 1
 class Listener:
     """Takes what the scheduler asks for; a scheduler that is away asks for nothing."""
 
-    def __init__(self, saver: Saver, settings: Settings) -> None:
+    def __init__(self, saver: Saver, host_files: HostFiles, settings: Settings) -> None:
         self._saver = saver
+        self._host_files = host_files
         self._settings = settings
 
     async def listen(self) -> None:
@@ -59,8 +61,11 @@ class Listener:
                 number = int(order["number"])
                 _log.info("job %d is to be saved", job_id)
                 self._saver.save(job_id, number)
+            case "hosts":
+                hosts = [str(host) for host in order["hosts"]]
+                self._host_files.planned(str(order["token"]), hosts, float(order["until_s"]))
             case "discard":
                 _log.info("the durable copy of job %d is to be removed", job_id)
                 self._saver.discard(job_id, str(order["token"]), int(order["uid"]))
             case other:
-                raise ValueError(f"order {other!r}, known are save and discard")
+                raise ValueError(f"order {other!r}, known are save, hosts and discard")

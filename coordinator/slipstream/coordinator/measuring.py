@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from slipstream.wire.control_block import Phase
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
     from slipstream.coordinator.blocks import Block
@@ -35,6 +35,9 @@ _SELDOM_S: Final = 2.0
 """A young job is looked at at each tick: it may be a short one."""
 _MOST_PROCESSES: Final = 1024
 _MOST_WAITING: Final = 600
+_LONGEST_TICK_S: Final = 5.0
+"""More than that between two looks is no waiting: this daemon was stopped."""
+_WAITS: Final = {Phase.PAUSED, Phase.PARKED, Phase.WAITING_FOR_BATON}
 
 
 @dataclass(slots=True)
@@ -100,6 +103,8 @@ class JobMeter:
     host_memory_mib: int = 0
     wire: _Wire | None = None
     due_s: float = 0.0
+    waited_s: float = 0.0
+    """How long it stood still, or was kept to a part of what it could do."""
 
     def sampled(self, sample: _Sample) -> None:
         """Use between the first boundary and the latest counts: neither launching nor leaving."""
@@ -152,6 +157,7 @@ class Measuring:
     def __init__(self, procfs: ProcFs) -> None:
         self.meters: dict[int, JobMeter] = {}
         self._procfs = procfs
+        self._waits_at_s: float | None = None
         self._jobs: dict[int, int] = {}
         """Which job a process on a GPU is of; 0 for none of ours."""
 
@@ -176,6 +182,21 @@ class Measuring:
                 self._processes(meter, seat, now_s)
                 young = meter.lived_s < _YOUNG_S
                 meter.due_s = now_s + (_OFTEN_S if young else _SELDOM_S)
+
+    def count_waits(self, share_pct: Callable[[int], int], now_s: float | None = None) -> None:
+        """Add what each job has lost to others since this was last asked.
+
+        Of a job that is held to a share the rest counts, which is the most it can have lost.
+        """
+        now_s = time.monotonic() if now_s is None else now_s
+        since_s, self._waits_at_s = self._waits_at_s, now_s
+        past_s = 0.0 if since_s is None else min(now_s - since_s, _LONGEST_TICK_S)
+        for job, meter in self.meters.items():
+            phases = {page.phase for page in meter.pages.values()} - {Phase.ENDED}
+            if phases and phases <= _WAITS:
+                meter.waited_s += past_s
+            elif Phase.TRAINING in phases:
+                meter.waited_s += past_s * (1 - share_pct(job) / 100)
 
     def page(self, block: Block) -> None:
         """What a process said; called once more when it has ended."""

@@ -26,6 +26,7 @@ _NUMBER = re.compile(r"[0-9]{1,10}")
 _STEP = re.compile(r"batch|interactive|extern|[0-9]{1,10}")
 _WORD = re.compile(r"[A-Za-z0-9_.-]{0,31}")
 _SHORT_WORD = re.compile(r"[A-Za-z0-9_.-]{0,15}")
+_NODES = re.compile(r"[A-Za-z0-9_.,\[\]-]{0,2048}")
 _PATH = re.compile(r"[^\s=]*")
 
 
@@ -49,6 +50,8 @@ class Request:
     token: str = ""
     python_path: str | None = None
     """The task's PYTHONPATH, if the asker told it."""
+    nodes: str = ""
+    """All nodes of the job, as Slurm writes them, if the asker told them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +86,7 @@ def parse(line: str) -> Request:
         python_path=_matching(words, "pythonpath", _PATH, "folders without spaces")
         if "pythonpath" in words
         else None,
+        nodes=_matching(words, "nodes", _NODES, "a list of nodes"),
     )
 
 

@@ -52,7 +52,8 @@ async def run(settings: Settings) -> None:
             for server in await _servers(coordinator):
                 await stack.enter_async_context(server)
             _log.info("coordinating %s in %s", settings.node, settings.run_dir)
-            listening = asyncio.create_task(Listener(coordinator.saver, settings).listen())
+            listener = Listener(coordinator.saver, coordinator.host_files, settings)
+            listening = asyncio.create_task(listener.listen())
             try:
                 await _tick_until_stopped(coordinator)
             finally:

@@ -7,10 +7,13 @@ overwritten its own). What was read first counts: a script may exec a program th
 
 from __future__ import annotations
 
+import contextlib
 import os
+import pwd
 import re
 import time
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Final
 
 from slipstream.coordinator.processes import gpus_held, indices
@@ -26,6 +29,8 @@ CARRIER: Final = "SLURM_SLIPSTREAM"
 _STEP = re.compile(r"slurmstepd: \[[0-9+]+\.(\w+)\]")
 _WORD = re.compile(r"[A-Za-z0-9_.:-]{1,31}")
 _STEPD: Final = "slurmstepd"
+_SLURM: Final = "slurm"
+_PLACEHOLDER = re.compile(r"slipstream-owner-(\d{1,10})")
 _YOUNG_S: Final = 10
 _TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
 _STARTERS: Final = ("slurmd", _STEPD)
@@ -44,6 +49,8 @@ class Tenant:
     sees: tuple[int, ...]
     """What it was told in CUDA_VISIBLE_DEVICES."""
     carrier: Mapping[str, str]
+    stands_for: int = 0
+    """The guest that its GPUs are for, if it is a placeholder of the scheduler's."""
 
     @property
     def is_guest(self) -> bool:
@@ -129,7 +136,22 @@ class Tenants:
             holds=frozenset(gpus_held(step, environment)),
             sees=indices(environment.get("CUDA_VISIBLE_DEVICES", "")),
             carrier={key: value for key, _, value in words if _WORD.fullmatch(value)},
+            stands_for=_stands_for(uid, environment),
         )
+
+
+def _stands_for(uid: int, environment: Mapping[str, str]) -> int:
+    """By its name, which anybody can give a job, and its user, which nobody else can be."""
+    found = _PLACEHOLDER.fullmatch(environment.get("SLURM_JOB_NAME", ""))
+    return int(found[1]) if found and uid in _schedulers() else 0
+
+
+@cache
+def _schedulers() -> frozenset[int]:
+    """Whom the scheduler may run as: root, or Slurm's user."""
+    with contextlib.suppress(KeyError):
+        return frozenset({0, pwd.getpwnam(_SLURM).pw_uid})
+    return frozenset({0})
 
 
 def _by_job(found: Iterable[Tenant]) -> dict[int, Tenant]:
@@ -144,5 +166,6 @@ def _by_job(found: Iterable[Tenant]) -> dict[int, Tenant]:
             holds=known.holds | one.holds,
             sees=tuple(dict.fromkeys((*known.sees, *one.sees))),
             carrier={**known.carrier, **one.carrier},
+            stands_for=known.stands_for,
         )
     return jobs

@@ -22,6 +22,8 @@ class Advice:
     reason: Reason
     task: int | None = None
     """Of a job array: each of its waiting tasks has advice of its own."""
+    hosts: tuple[str, ...] = ()
+    """The node of each task, if its tasks have roles and it starts on just these nodes."""
 
     @property
     def key(self) -> str:

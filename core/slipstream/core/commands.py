@@ -113,4 +113,51 @@ class MakeGuest:
     seats: int
 
 
-Command: TypeAlias = Admit | Advise | Withdraw | Settle | Save | Requeue | Start | MakeGuest
+@dataclass(frozen=True, slots=True)
+class Extend:
+    """Give a running job this time limit, if that is more than it has: it waited for others."""
+
+    token: str
+    key: str
+    run: int
+    """When Slurm took it for submitted: a requeued job's clock begins anew."""
+    limit_s: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Upgrade:
+    """Have a placeholder hold GPUs of a guest's node, in the guest's place in Slurm's order."""
+
+    token: str
+    number: str
+    """The guest, as its node knows it."""
+    node: str
+    gpus: int
+    partition: str = ""
+    priority: int = 0
+    ends_at_s: int | None = None
+    """When the guest's limit ends it; None: never."""
+
+
+@dataclass(frozen=True, slots=True)
+class GiveBack:
+    """End a placeholder: the guest is gone, or a guest again."""
+
+    token: str
+    key: str
+    """Of the placeholder."""
+
+
+Command: TypeAlias = (
+    Admit
+    | Advise
+    | Withdraw
+    | Settle
+    | Save
+    | Requeue
+    | Start
+    | MakeGuest
+    | Extend
+    | Upgrade
+    | GiveBack
+)

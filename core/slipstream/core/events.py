@@ -13,6 +13,7 @@ from typing import TypeAlias
 # At run time too: the journal reads these classes back by their annotations.
 from slipstream.core.advice import Advice  # noqa: TC001
 from slipstream.core.classes import Mode  # noqa: TC001
+from slipstream.core.extending import Wait  # noqa: TC001
 from slipstream.core.moves import Left, Saga  # noqa: TC001
 from slipstream.core.records import JobRecord  # noqa: TC001
 from slipstream.core.rules import Rules
@@ -24,6 +25,7 @@ from slipstream.core.sights import (  # noqa: TC001
     Training,
 )
 from slipstream.core.topology import Group  # noqa: TC001
+from slipstream.core.upgrading import Upgraded  # noqa: TC001
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +122,8 @@ class CommandRefused:
     token: str
     text: str
     task: int | None = None
+    about: str = ""
+    """The kind of command; empty for advice and for what moves a job."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,6 +183,8 @@ class StateRestored:
     moves: tuple[Saga, ...] = ()
     left: tuple[tuple[str, Left], ...] = ()
     swapped: tuple[tuple[str, float], ...] = ()
+    waits: tuple[Wait, ...] = ()
+    upgrades: tuple[Upgraded, ...] = ()
 
 
 Event: TypeAlias = (

@@ -10,7 +10,15 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, assert_never
 
-from slipstream.core import answers, events, moving, proposals, swapping
+from slipstream.core import (
+    answers,
+    events,
+    extending,
+    moving,
+    proposals,
+    swapping,
+    upgrading,
+)
 from slipstream.core.advice import Advice, advice_key
 from slipstream.core.classes import Role, Strength
 from slipstream.core.commands import Admit, Advise, Arrival, Settle, Withdraw
@@ -67,7 +75,7 @@ class Machine:
                 # Heartbeats that change no decision are no reason for a round of planning.
                 if before is None or felt(before) != felt(event):
                     self._stale = True
-                return []
+                return extending.reported(state, event)
             case events.TopologyRead():
                 state.groups = event.groups
                 self._stale = True
@@ -86,6 +94,13 @@ class Machine:
                 state.slurm_away = True
             case events.SlurmFound():
                 state.slurm_away = False
+            case events.CommandRefused(about="Extend"):
+                extending.refused(state, event)
+                return []
+            case events.CommandRefused(about="Upgrade"):
+                upgrading.refused(state, event)
+                self._stale = True
+                return []
             case events.CommandRefused():
                 self._refused(event)
                 moving.refused(state, event.token, event.text, event.at_s)
@@ -112,6 +127,7 @@ class Machine:
         half_s = self.state.rules.lease_s / 2
         due = [advice.until_s - half_s for advice in self.state.advice.values()]
         due += map(moving.due_at_s, self.state.moves.values())
+        due += upgrading.due_at_s(self.state)
         due += [at_s for at_s in (self._mirror.stale_at_s, self._swap_at_s) if at_s is not None]
         due += [
             record.since_s + self._patience_s(record)
@@ -158,6 +174,7 @@ class Machine:
             shown = {sight.ref for sight in event.jobs}
             for key in [one.key for one in state.jobs.values() if one.sight]:
                 commands += self._gone(key) if key not in shown else []
+        commands += upgrading.looked(state, event.at_s)
         commands += self._planned(event.at_s)
         return commands + moving.starts(state, event.at_s)
 
@@ -244,6 +261,7 @@ class Machine:
             else:  # nobody knows while Slurm is away: look again later
                 self.state.put(replace(record, since_s=event.at_s))
         moving.overdue(self.state, event.at_s)
+        commands += upgrading.overdue(self.state, event.at_s)
         return commands + self._planned(event.at_s)
 
     def where_to(
@@ -293,15 +311,16 @@ class Machine:
         if rules_of(state) != self._mirror.rules:
             self._mirror = Mirror(rules_of(state))
         self._mirror.look(state, at_s)
+        upgrades = upgrading.wishes(state, self._mirror, at_s)
         stuck = frozenset(
             key
             for key, advice in state.advice.items()
             if advice.reason is Reason.ADVISED and self._is_half_over(advice, at_s)
         )
-        found = self._planner(state.nodes, at_s, stuck).plan(waiting)
+        found = self._planner(upgrading.counted(state.nodes, state), at_s, stuck).plan(waiting)
         self._left = found.left
         self._mirror.ended(at_s, found.unseated)
-        commands: list[Command] = []
+        commands = upgrades
         for verdict in found.verdicts:
             commands += self._advised(verdict, at_s)
         said = {one.advice_key for one in found.verdicts} if state.advising else set()
@@ -339,6 +358,7 @@ class Machine:
             strength=Strength.REQUIRE if bound else Strength.PREFER,
             until_s=at_s + state.rules.lease_s,
             reason=Reason.ADVISED if isinstance(verdict.found, Placement) else verdict.found,
+            hosts=nodes.hosts,
         )
         return [Advise(state.advice[key])]
 

@@ -33,6 +33,8 @@ from slipstream.core.placement import (
 from slipstream.core.reasons import Reason
 from slipstream.core.seats import Crowd, crowds
 from slipstream.core.sitting import felt, node_seen
+from slipstream.core.together import proposed
+from slipstream.core.upgrading import counted
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Mapping, Sequence
@@ -46,9 +48,8 @@ if TYPE_CHECKING:
 
 _NOT_LIVE: Final = frozenset(
     {
-        Rule.FAIRNESS,  # Slurm's priority has its own, and jobs come in its order
-        Rule.RESERVATIONS,  # Slurm's backfill keeps nodes for the job that is first
-        Rule.UPGRADES,  # nobody holds a GPU for a running guest yet
+        Rule.FAIRNESS,  # Slurm's priority has its own, and jobs come in its order: decision 0018
+        Rule.RESERVATIONS,  # Slurm's backfill keeps nodes for the job that is first: the same
         Rule.LEVELS,  # turns are the nodes'
         Rule.AGEING,
         Rule.EARLY_FEEDBACK,
@@ -65,7 +66,7 @@ def live(rules: Rules, *, moves: bool) -> ClusterRules:
         shares=rules.shares,
         guest_below_pct=rules.guest_below_pct,
         takes_seats=False,
-        without=_NOT_LIVE if moves else _NOT_LIVE | {Rule.MOVES},
+        without=_NOT_LIVE if moves else _NOT_LIVE | {Rule.MOVES, Rule.UPGRADES},
     )
 
 
@@ -99,13 +100,15 @@ class Mirror:
         reports = state.fresh_reports(at_s)
         oldest_s = min((report.at_s for report in reports.values()), default=None)
         self.stale_at_s = None if oldest_s is None else oldest_s + state.rules.report_s
-        here = crowds(state.jobs.values(), state.requests)
+        here = crowds(state.jobs.values(), state.requests, state.upgrades)
+        nodes = counted(state.nodes, state)
         for name in sorted({*state.nodes, *self.brain.ground.node_at}):
-            node, crowd, report = state.nodes.get(name), here.get(name, _NOBODY), reports.get(name)
+            node, crowd, report = nodes.get(name), here.get(name, _NOBODY), reports.get(name)
             if node is None:
                 self._gone(name, at_s)
                 continue
-            looks = (node, tuple(crowd.owners.items()), tuple(crowd.guests), felt(report))
+            crowded = (tuple(crowd.owners.items()), tuple(crowd.guests), tuple(crowd.upgraded))
+            looks = (node, crowded, felt(report))
             if self._told.get(name) != looks:
                 self._told[name] = looks
                 self._tell(node_seen(node, crowd, state.requests, report, at_s))
@@ -154,6 +157,24 @@ class Mirror:
             if name in known and brain.seating.picked(job, known[name], at_s, job.ask.each)
         )
         return waits_at(room, list(islice(good, MOST_NAMED)))
+
+    def together(
+        self, needs: Mapping[str, Need], nodes: Mapping[str, NodeSight]
+    ) -> dict[str, tuple[str, ...]]:
+        """Nodes for jobs of several nodes that could all start now, placed together."""
+        ground = self.brain.ground
+
+        def unowned(name: str) -> int:
+            at = ground.node_at.get(name)
+            return 0 if at is None else ground.unowned.number(at) or 0
+
+        if self._topology is None:
+            return {}
+        return proposed(needs, nodes, unowned, self._topology)
+
+    def upgradable(self) -> list[str]:
+        """Guests that could own the GPUs they sit on, for all the brain knows."""
+        return [job.ref for job in self.brain.upgradable()]
 
     def may_own(self, ref: str) -> bool:
         """Whether a job's account has room for it in its quota."""

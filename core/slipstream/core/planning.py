@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Final
 
 from slipstream.core.advice import advice_key
 from slipstream.core.classes import Role
-from slipstream.core.placement import Need, Placement, need_of, taken
+from slipstream.core.placement import Need, Placement, keeps, need_of, taken
 from slipstream.core.reasons import Reason, from_slurm
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from slipstream.core.advice import Advice
     from slipstream.core.mirror import Mirror
@@ -30,6 +30,7 @@ MOST_SENT_ELSEWHERE: Final = 16
 """Guests that are given other nodes in one round: each costs a look at the whole cluster."""
 MOST_ROOMS: Final = 16
 """Kinds of guests of which a round says where they could sit if there were CPUs."""
+_FEWEST_TOGETHER: Final = 2
 _KEPT_WAITING: Final = frozenset(
     {
         Reason.NO_FREE_SLOT,
@@ -136,11 +137,40 @@ class Planner:
         self._sent_elsewhere = 0
         self._refusals = Refusals()
         self._rooms: dict[Need, Placement | None] = {}
+        self._together: dict[str, tuple[str, ...]] = {}
 
     def plan(self, waiting: Iterable[JobRecord]) -> Round:
         """Plan for all waiting jobs that carry our marker."""
-        verdicts = [self.verdict(record) for record in sorted(waiting, key=_order)]
-        return Round(tuple(verdicts), self._left)
+        ordered = sorted(waiting, key=_order)
+        self._together = self._gangs(ordered)
+        return Round(tuple(map(self.verdict, ordered)), self._left)
+
+    def _gangs(self, ordered: Sequence[JobRecord]) -> dict[str, tuple[str, ...]]:
+        """Nodes for jobs of several nodes that were not given any: together, not one by one."""
+        needs: dict[str, Need] = {}
+        for record in ordered:
+            request = self._requests[record.token]
+            new = request.nodes_min > 1 and not self._before(record)
+            if not new or record.key in self._bound:
+                continue
+            if record.sight and from_slurm(record.sight.slurm_reason):
+                continue
+            if need := need_of(request, record.sight):
+                needs[record.key] = need
+        if len(needs) < _FEWEST_TOGETHER:
+            return {}
+        return self._mirror.together(needs, self._promised(ordered))
+
+    def _promised(self, ordered: Iterable[JobRecord]) -> dict[str, NodeSight]:
+        """The nodes as they will be when those have started who were told where to."""
+        left = dict(self._left)
+        for record in ordered:
+            before = self._before(record)
+            need = need_of(self._requests[record.token], record.sight) if before else None
+            room = keeps(need, left, before) if need else None
+            if need and room:
+                left.update(taken(left, replace(room.shape, nodes=before), need.role))
+        return left
 
     def verdict(self, record: JobRecord) -> Verdict:
         """The next job's turn."""
@@ -179,7 +209,7 @@ class Planner:
 
     def _before(self, record: JobRecord) -> tuple[str, ...]:
         before = self._advice.get(record.advice_key)
-        return before.nodes if before else ()
+        return before.nodes if before else self._together.get(record.key, ())
 
     def _elsewhere(self, record: JobRecord, need: Need) -> Placement | None:
         """Other seats for a guest that Slurm does not start where it was required to.

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from slipstream.core.records import JobRecord
     from slipstream.core.sights import GpuUse, NodeSight, Request
+    from slipstream.core.upgrading import Upgraded
 
 _HERE: Final = (Phase.RUNNING, Phase.SUSPENDED, Phase.COMPLETING)
 
@@ -30,27 +31,50 @@ class Crowd:
     owners: dict[int, JobRecord] = field(default_factory=dict)
     """By the index of the GPU."""
     guests: list[JobRecord] = field(default_factory=list)
+    upgraded: list[JobRecord] = field(default_factory=list)
+    """Owners that hold guest slots: their GPUs are held for them."""
 
 
-def holders(jobs: Iterable[JobRecord]) -> dict[tuple[str, int], JobRecord]:
-    """Who holds which GPU, as Slurm has it."""
-    return {
+def holders(
+    jobs: Iterable[JobRecord], upgrades: Mapping[str, Upgraded] | None = None
+) -> dict[tuple[str, int], JobRecord]:
+    """Who holds which GPU, as Slurm has it; guests that became owners hold theirs."""
+    known = {record.key: record for record in jobs}
+    held = {
         place: record
-        for record in jobs
+        for record in known.values()
         if record.sight and record.phase in _HERE
         for place in record.sight.gpu_places
     }
+    for one in (upgrades or {}).values():
+        if one.counts and one.key in known:
+            held |= {(one.node, index): known[one.key] for index in one.gpus}
+    return held
 
 
-def crowds(jobs: Iterable[JobRecord], requests: Mapping[str, Request]) -> dict[str, Crowd]:
+def crowds(
+    jobs: Iterable[JobRecord],
+    requests: Mapping[str, Request],
+    upgrades: Mapping[str, Upgraded] | None = None,
+) -> dict[str, Crowd]:
     """Who is on which node."""
     found: dict[str, Crowd] = {}
+    known = {one.key: one for one in (upgrades or {}).values() if one.counts}
+    owners = {one.number for one in known.values()}
     for record in jobs:
         sight = record.sight
         if sight is None or record.phase not in _HERE:
             continue
+        if sight.holds_for in owners and sight.holds_for:
+            continue  # who it holds them for has them
         for name, index in sight.gpu_places:
             found.setdefault(name, Crowd()).owners[index] = record
+        if record.key in known:
+            one = known[record.key]
+            crowd = found.setdefault(one.node, Crowd())
+            crowd.owners.update(dict.fromkeys(one.gpus, record))
+            crowd.upgraded.append(record)
+            continue
         request = requests.get(record.token)
         if request is not None and request.role is Role.GUEST:
             for name in sight.nodes:
@@ -96,10 +120,11 @@ def guests_of(
     guests: Sequence[JobRecord],
     uses: Sequence[GpuUse],
     shut: Iterable[int],
+    upgraded: Iterable[JobRecord] = (),
 ) -> list[tuple[JobRecord | None, tuple[int, ...]]]:
     """Which GPUs each guest sits on: as its node tells, else where it is thought to.
 
-    None is one whom Slurm counts and nobody has seen.
+    None is one whom Slurm counts and nobody has seen. Who was `upgraded` is none, with its slots.
     """
     seated: Counter[int] = Counter()
     found: list[tuple[JobRecord | None, tuple[int, ...]]] = []
@@ -118,6 +143,10 @@ def guests_of(
         return tuple(sorted(ranked[:count]))
 
     slots = 0
+    for owner in upgraded:
+        if owner.sight:
+            places.pop(str(owner.sight.number), None)
+            slots += owner.sight.slots
     untold: list[tuple[JobRecord | None, int]] = []
     for record in guests:
         assert record.sight is not None  # noqa: S101 (crowds has looked)

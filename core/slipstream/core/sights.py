@@ -89,8 +89,13 @@ class JobSight:
     """Which they are: node and index."""
     slots: int = 0
     """Guest slots it holds."""
+    time_limit_s: int | None = None
+    ends_at_s: int | None = None
+    """When its limit ends it, if it runs and has one."""
     slurm_reason: str = ""
     slurm_text: str = ""
+    holds_for: str = ""
+    """Of a placeholder of ours: the number of the guest that its GPUs are for."""
     request: Request | None = None
 
 
@@ -173,4 +178,6 @@ class Training:
     save_s: float | None = None
     restorable: bool = False
     """Whether all its processes on the node can be saved, and go on elsewhere."""
+    waited_s: float = 0.0
+    """How long it stood still or was held back for others, since its coordinator has seen it."""
     measured: Measured | None = None

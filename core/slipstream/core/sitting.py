@@ -55,7 +55,7 @@ def node_seen(
     uses = report.gpus if report else ()
     owners = owners_of(node, crowd.owners, uses)
     shut = shut_gpus(owners, requests, report.gpus if report else None)
-    guests = guests_of(node, crowd.guests, uses, shut)
+    guests = guests_of(node, crowd.guests, uses, shut, crowd.upgraded)
     measured = {gpu.index: gpu for gpu in uses}
     restorable = {job.ref for job in report.jobs if job.restorable} if report else set()
     gpus = []
@@ -74,7 +74,7 @@ def node_seen(
         key = owner.key if owner else f"{node.name}?{index}"
         held.setdefault(key, (owner, []))[1].append(index)
     sitters = [
-        _sitter(key, one, tuple(at), Role.OWNER, requests, restorable, _alone(at, measured))
+        _sitter(key, one, tuple(at), Role.OWNER, requests, restorable, _alone(one, at, measured))
         for key, (one, at) in held.items()
     ]
     sitters += [
@@ -134,8 +134,16 @@ def _unknown(role: Role) -> JobClass:
     return JobClass.GUARANTEED if role is Role.OWNER else JobClass.OPPORTUNISTIC
 
 
-def _alone(indices: Sequence[int], measured: Mapping[int, GpuUse]) -> float | None:
-    """What an owner that is alone on its GPUs uses of them, if somebody measured."""
+def _alone(
+    owner: JobRecord | None, indices: Sequence[int], measured: Mapping[int, GpuUse]
+) -> float | None:
+    """What an owner that is alone on its GPUs uses of them, if somebody measured.
+
+    Of several nodes each would say something else, and the last one would be believed.
+    """
+    places = owner.sight.gpu_places if owner and owner.sight else ()
+    if len({name for name, _ in places}) > 1:
+        return None
     here = [measured[index] for index in indices if index in measured]
     if not here or any(gpu.guest_jobs for gpu in here):
         return None

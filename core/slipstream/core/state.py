@@ -19,9 +19,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from slipstream.core.advice import Advice
+    from slipstream.core.extending import Wait
     from slipstream.core.moves import Left, Saga
     from slipstream.core.records import JobRecord
     from slipstream.core.sights import NodeSight, Request
+    from slipstream.core.upgrading import Upgraded
 
 
 @dataclass(slots=True)
@@ -43,6 +45,14 @@ class State:
     left: dict[str, Left] = field(default_factory=dict)
     swapped: dict[str, float] = field(default_factory=dict)
     """Jobs that were to become guests, by their keys: when."""
+    waits: dict[str, Wait] = field(default_factory=dict)
+    """How long jobs have waited for others, by their keys."""
+    upgrades: dict[str, Upgraded] = field(default_factory=dict)
+    """Guests that own their GPUs, will, or were to, by their keys."""
+    placeholders: dict[str, None] = field(default_factory=dict)
+    """The keys of jobs that hold GPUs for guests."""
+    _numbers: dict[str, str] = field(default_factory=dict)
+    """The keys of jobs by the numbers that nodes know them by."""
     _keys_of: dict[str, dict[str, None]] = field(default_factory=dict)
     """The jobs of each token, in the order they came: arrays have thousands."""
     _topology: tuple[tuple[str, ...], tuple[Group, ...], Topology] | None = None
@@ -50,6 +60,10 @@ class State:
     def put(self, record: JobRecord) -> None:
         """Keep a job, in place of what was known under its key."""
         self.jobs[record.key] = record
+        if record.sight and record.sight.holds_for:
+            self.placeholders[record.key] = None
+        if record.sight and record.sight.nodes:  # the tasks of an array that wait share theirs
+            self._numbers[str(record.sight.number)] = record.key
         if record.token:
             self._keys_of.setdefault(record.token, {})[record.key] = None
 
@@ -59,12 +73,22 @@ class State:
         self.moves.pop(key, None)
         self.left.pop(key, None)
         self.swapped.pop(key, None)
+        self.waits.pop(key, None)
+        self.upgrades.pop(key, None)
+        self.placeholders.pop(key, None)
+        number = str(record.sight.number) if record and record.sight else ""
+        if self._numbers.get(number) == key:
+            del self._numbers[number]
         if record and record.token:
             keys = self._keys_of[record.token]
             del keys[key]
             if not keys:
                 del self._keys_of[record.token]
         return record
+
+    def numbered(self, number: str) -> JobRecord | None:
+        """The job that nodes know by this number."""
+        return self.jobs.get(self._numbers.get(number, ""))
 
     def fresh_reports(self, at_s: float) -> dict[str, NodeReported]:
         """What nodes reported, but for what is too old to be true."""
@@ -106,6 +130,8 @@ class State:
             moves=tuple(self.moves.values()),
             left=tuple(self.left.items()),
             swapped=tuple(self.swapped.items()),
+            waits=tuple(self.waits.values()),
+            upgrades=tuple(self.upgrades.values()),
         )
 
 
@@ -124,6 +150,8 @@ def restored(event: StateRestored) -> State:
         moves={move.key: move for move in event.moves},
         left=dict(event.left),
         swapped=dict(event.swapped),
+        waits={wait.key: wait for wait in event.waits},
+        upgrades={one.key: one for one in event.upgrades},
     )
     for record in event.jobs:
         state.put(record)

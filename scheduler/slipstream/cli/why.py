@@ -49,20 +49,28 @@ def _lines(why: dict[str, Any]) -> list[str]:
         lines.append(f"  estimate: {why['estimate']['text']}")
     if why["nodes"]:
         lines.append(f"  nodes: {', '.join(why['nodes'])}")
-    if (told := why["training"]) and told["minibatch"]:
-        pace = f", {told['minibatch_ms']:.0f} ms each" if told["minibatch_ms"] else ""
-        lines.append(f"  {told['phase']}: mini-batch {told['minibatch']}{pace}")
-    if told and told["launch_s"] is not None:
-        lines.append(
-            f"  launched in {told['launch_s']:.1f} s, trained for {told['train_s'] or 0:.1f} s, "
-            f"saved for {told['save_s'] or 0:.1f} s"
-        )
+    lines += _training(why["training"] or {})
     if why["advice"]:
         where = ", ".join(why["advice"]["nodes"]) or "nowhere for now"
         lines.append(f"  advised: {where}, {why['advice']['strength']}")
     if why["story"]:
         lines.append("  what happened:")
         lines += [f"    {_clock(line['at_s'])}  {line['text']}" for line in why["story"]]
+    return lines
+
+
+def _training(told: dict[str, Any]) -> list[str]:
+    lines = []
+    if told.get("minibatch"):
+        pace = f", {told['minibatch_ms']:.0f} ms each" if told["minibatch_ms"] else ""
+        lines.append(f"  {told['phase']}: mini-batch {told['minibatch']}{pace}")
+    if told.get("launch_s") is not None:
+        lines.append(
+            f"  launched in {told['launch_s']:.1f} s, trained for {told['train_s'] or 0:.1f} s, "
+            f"saved for {told['save_s'] or 0:.1f} s"
+        )
+    if told.get("waited_s", 0) >= 1:
+        lines.append(f"  waited {told['waited_s']:.0f} s for others")
     return lines
 
 

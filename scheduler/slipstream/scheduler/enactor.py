@@ -15,7 +15,19 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from slipstream.core.commands import Admit, Advise, MakeGuest, Requeue, Save, Start, Withdraw
+from slipstream.core.commands import (
+    Admit,
+    Advise,
+    Extend,
+    GiveBack,
+    MakeGuest,
+    Requeue,
+    Save,
+    Settle,
+    Start,
+    Upgrade,
+    Withdraw,
+)
 from slipstream.core.events import CommandRefused, StateRestored, SwitchedOff
 from slipstream.scheduler.journal import Outcome
 from slipstream.scheduler.sink import SinkError
@@ -39,15 +51,34 @@ _BREATH_S: Final = 0.05
 """After a batch: what comes in a burst gathers meanwhile, what comes alone does not wait."""
 
 Result = tuple[int, Outcome, str]
+Deed = Save | Requeue | Start | MakeGuest | Extend | Upgrade | GiveBack
 _Done = TypeVar("_Done")
 
 
 @dataclass(frozen=True, slots=True)
 class Deeds:
-    """What a move needs: nodes that are asked, and Slurm."""
+    """What is done to jobs: by nodes that are asked, and by Slurm."""
 
     orders: Orders
     hands: Hands
+
+    def carry_out(self, command: Deed) -> None:
+        """One of them."""
+        match command:
+            case Save():
+                self.orders.save(command)
+            case Requeue():
+                self.hands.requeue(command)
+            case Start():
+                self.hands.start(command)
+            case MakeGuest():
+                self.hands.make_guest(command)
+            case Extend():
+                self.hands.extend(command)
+            case Upgrade():
+                self.hands.upgrade(command)
+            case GiveBack():
+                self.hands.give_back(command)
 
 
 class Enactor:
@@ -102,8 +133,8 @@ class Enactor:
     def reconcile(self, advice: Sequence[Advice]) -> None:
         """What was intended when we died is done now, or was overtaken since.
 
-        What a move was about to do is not done here: whether that is still wanted the machine knows
-        (`moving.taken_up`), and whether it was done Slurm does (`Hands`).
+        What was about to be done to jobs is not done here: whether that is still wanted the machine
+        knows (`moving.taken_up`), and whether it was done Slurm does (`Hands`).
         """
         try:
             self._sink.replace(advice)
@@ -112,8 +143,8 @@ class Enactor:
             return
         self._journal.finish(
             [
-                (one.id, Outcome.LAPSED, "asked for again at start, if it is still wanted")
-                if isinstance(one.command, Save | Requeue | Start)
+                (one.id, Outcome.LAPSED, "asked for again, if it is still wanted")
+                if isinstance(one.command, Deed)
                 else (one.id, Outcome.DONE, "reconciled at start")
                 for one in self._journal.intentions()
                 if not isinstance(one.command, Admit)
@@ -164,26 +195,22 @@ class Enactor:
         except SinkError as error:
             _LOG.warning("refused: %s: %s", command, error)
             task = command.task if isinstance(command, Advise | Withdraw) else None
-            self._tell(CommandRefused(time.time(), command.token, str(error), task))
+            about = type(command).__name__ if isinstance(command, Extend | Upgrade) else ""
+            self._tell(CommandRefused(time.time(), command.token, str(error), task, about))
             return intention.id, Outcome.REFUSED, str(error)
         return intention.id, Outcome.DONE, ""
 
     def _carry_out(self, command: Command) -> None:
         if isinstance(command, Advise):
             self._sink.advise(command.advice)
+            if command.advice.hosts and self._deeds:
+                self._deeds.orders.tell_hosts(command.advice)
         elif isinstance(command, Withdraw):
             self._sink.withdraw(command.token, command.task)
-        elif isinstance(command, Save | Requeue | Start | MakeGuest):
+        elif not isinstance(command, Admit | Settle):
             if self._deeds is None:
-                raise SinkError("this scheduler moves no jobs")
-            if isinstance(command, Save):
-                self._deeds.orders.save(command)
-            elif isinstance(command, Requeue):
-                self._deeds.hands.requeue(command)
-            elif isinstance(command, MakeGuest):
-                self._deeds.hands.make_guest(command)
-            else:
-                self._deeds.hands.start(command)
+                raise SinkError("this scheduler changes no jobs")
+            self._deeds.carry_out(command)
 
     def _enact_all_gone(self) -> None:
         try:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is done to jobs in Slurm: requeue and start them for a move, swap GPUs for seats. With care.
+"""What is done to jobs in Slurm: requeue and start them, swap GPUs for seats, give them more time.
 
 Slurm is looked at before each deed: a scheduler that was killed does not know which of them it has
 done, and asks for all again. Requeues are expensive for Slurm: at most a few in a second, whoever
@@ -14,6 +14,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+from slipstream.scheduler.placeholders import holds_for, submission
 from slipstream.scheduler.sink import SinkError
 from slipstream.slurm_plugin.errors import Kind, SlurmError
 from slipstream.slurm_plugin.gres import Gres
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from contextlib import AbstractContextManager
 
-    from slipstream.core.commands import MakeGuest, Requeue, Start
+    from slipstream.core.commands import Extend, GiveBack, MakeGuest, Requeue, Start, Upgrade
     from slipstream.slurm_plugin.protocol import Slurm
     from slipstream.slurm_plugin.records import Job
 
@@ -121,6 +122,49 @@ class Hands:
             self._change(job, hold, "held")
             seats = Gres("slot", count=command.seats)
             self._change(job, _swapped(job, marked, "gpu", seats), "given seats")
+        self._nudge()
+
+    def extend(self, command: Extend) -> None:
+        """Give a running job a later end, never later than its partition allows."""
+        job = self._found(command.key)
+        if job.state is not JobState.RUNNING or job.times.submitted_at_s != command.run:
+            raise SinkError("the run that waited is over")
+        if job.time_limit_s is None or job.time_limit_s >= command.limit_s:
+            _LOG.info("job %s has its time already", command.key)
+            return
+        try:
+            most_s = self._slurm.longest_s(job.partition)
+        except SlurmError as error:
+            raise SinkError(f"how long partition {job.partition} allows: {error}") from error
+        limit_s = command.limit_s if most_s is None else min(command.limit_s, most_s)
+        if limit_s <= job.time_limit_s:
+            raise SinkError(f"partition {job.partition} allows no more than {most_s} s")
+        self._change(job, JobUpdate(time_limit_s=limit_s), "given more time")
+        self._nudge()
+
+    def upgrade(self, command: Upgrade) -> None:
+        """Submit a placeholder, unless there is one."""
+        try:
+            there = [job for job in self._slurm.jobs() if holds_for(job) == command.number]
+            if any(not job.state.ended for job in there):
+                _LOG.info("job %s has its placeholder already", command.number)
+            else:
+                longest_s = self._slurm.longest_s(command.partition)
+                self._slurm.submit(submission(command, self._now(), longest_s))
+        except SlurmError as error:
+            raise SinkError(f"a placeholder could not be submitted: {error}") from error
+        self._nudge()
+
+    def give_back(self, command: GiveBack) -> None:
+        """End a placeholder, and nothing that is none; one that has ended by itself is gone."""
+        try:
+            there = [job for job in self._slurm.jobs() if str(job.ref) == command.key]
+            for job in there:
+                if not holds_for(job):
+                    raise SinkError(f"job {command.key} is no placeholder")
+                self._slurm.cancel(job.ref)
+        except SlurmError as error:
+            raise SinkError(f"placeholder {command.key} could not be ended: {error}") from error
         self._nudge()
 
     def _change(self, job: Job, change: JobUpdate, what: str) -> None:

@@ -84,6 +84,7 @@ class _Training(msgspec.Struct):
     train_s: float | None = None
     save_s: float | None = None
     restorable: bool = False
+    waited_s: float = 0.0
     measured: Measured | None = None
 
 
@@ -271,6 +272,7 @@ def _report(told: _Report) -> NodeReported:
             train_s=job.train_s,
             save_s=job.save_s,
             restorable=job.restorable,
+            waited_s=job.waited_s,
             measured=job.measured,
         )
         for job in told.jobs

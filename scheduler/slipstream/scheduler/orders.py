@@ -20,11 +20,14 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable, Mapping
 
+    from slipstream.core.advice import Advice
     from slipstream.core.commands import Save
     from slipstream.core.copies import Copy
 
 _GATHERS_S: Final = 10.0
 """Coordinators look for a scheduler every second: so long a new one waits for them."""
+_MOST_HOSTS: Final = 1_000
+"""Tasks of a job whose nodes fit into one line."""
 
 
 class Orders:
@@ -70,6 +73,18 @@ class Orders:
         if found:
             loop, writer = found
             loop.call_soon_threadsafe(writer.write, _line(order))
+
+    def tell_hosts(self, advice: Advice) -> None:
+        """Tell nodes which task of a job belongs on which of them, should it start on these.
+
+        One of them will be its first; those that do not listen do without.
+        """
+        line = {"v": 1, "order": "hosts", "job_id": 0, "token": advice.token}
+        raw = _raw({**line, "hosts": advice.hosts[:_MOST_HOSTS], "until_s": advice.until_s})
+        with self._lock:
+            there = [self._listeners[node] for node in advice.nodes if node in self._listeners]
+        for loop, writer in there if len(advice.hosts) <= _MOST_HOSTS else ():
+            loop.call_soon_threadsafe(writer.write, raw)
 
     def discard(self, copy: Copy) -> None:
         """Have a durable copy removed by any node, they all see it; the first by name is asked."""

@@ -62,6 +62,8 @@ class Settings:
     """A GPU that is used more than that over 10 s takes no further guest."""
     guest_after_s: float = 300.0
     """An `auto` job that has waited so long for GPUs becomes a guest (mode enforce)."""
+    extend_from_s: float = 60.0
+    """A job that has waited so long for others is given that, near its limit (mode enforce)."""
     shares: Shares = ()
     """Each account's part of the GPUs: guaranteed jobs own no more; none: no quotas."""
     poll_fastest_s: float = 0.25
@@ -78,7 +80,7 @@ class Settings:
             raise SettingsError(f"log_level is {self.log_level!r}, known: {list(_LEVELS)}")
         if not 0 <= self.api_port <= _LAST_PORT:
             raise SettingsError(f"api_port is {self.api_port}, it must be 0 to {_LAST_PORT}")
-        for name in ("tick_s", "lease_s", "arrival_s", "guest_below_pct"):
+        for name in ("tick_s", "lease_s", "arrival_s", "guest_below_pct", "extend_from_s"):
             if getattr(self, name) <= 0:
                 raise SettingsError(f"{name} is {getattr(self, name):g}, it must be above 0")
         if self.keep_checkpoints_s < 0:
@@ -108,6 +110,7 @@ class Settings:
             shares=self.shares,
             guest_below_pct=self.guest_below_pct,
             guest_after_s=self.guest_after_s,
+            extend_from_s=self.extend_from_s,
         )
 
 

@@ -7,11 +7,12 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
 from slipstream.core.answers import estimated
-from slipstream.core.classes import JobClass
+from slipstream.core.classes import JobClass, Role
 from slipstream.core.placement import need_of
 from slipstream.core.reasons import SENTENCE, Reason, from_slurm
 from slipstream.core.records import Phase
 from slipstream.core.seats import Crowd, crowds, holders, owners_of, shut_gpus
+from slipstream.core.upgrading import Hold
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -25,9 +26,13 @@ _MOST_NODES_EXPLAINED: Final = 8
 
 
 def jobs(state: State, *, ended: bool = False) -> list[View]:
-    """All jobs; those that have ended only if asked for."""
+    """All jobs; those that have ended only if asked for.
+
+    Not those that hold GPUs for others: who owns these is told with the owners.
+    """
     over = (Phase.ENDED, Phase.LOST)
-    shown = [one for one in state.jobs.values() if ended or one.phase not in over]
+    known = (one for one in state.jobs.values() if one.key not in state.placeholders)
+    shown = [one for one in known if ended or one.phase not in over]
     training = _training(state)
     return [job(state, one, training) for one in sorted(shown, key=_by_number)]
 
@@ -50,7 +55,7 @@ def job(state: State, record: JobRecord, training: Mapping[str, Training]) -> Vi
         "priority": sight.priority if sight else 0,
         "submitted_at_s": sight.submitted_at_s if sight else record.since_s,
         "class": request.job_class if request else None,
-        "role": request.role if request else None,
+        "role": _role(state, record),
         "gpus_asked": f"{request.gpus.per}:{request.gpus.count}" if request else None,
         "gpus_in_all": need.seats_in_all if need else None,
         "estimate": _estimate(request),
@@ -65,6 +70,14 @@ def job(state: State, record: JobRecord, training: Mapping[str, Training]) -> Vi
         "advised_nodes": list(advice.nodes) if advice and waits else [],
         "training": _progress(training.get(str(sight.number))) if sight else None,
     }
+
+
+def _role(state: State, record: JobRecord) -> Role | None:
+    """As what it counts: a guest whose GPUs are held for it owns them."""
+    request, upgraded = state.requests.get(record.token), state.upgrades.get(record.key)
+    if request is None:
+        return None
+    return Role.OWNER if upgraded and upgraded.hold is Hold.HELD else request.role
 
 
 def _estimate(request: Request | None) -> View | None:
@@ -110,7 +123,9 @@ def why(state: State, name: str) -> View | None:
 
 def nodes(state: State) -> list[View]:
     """Every node with its GPUs."""
-    owners = {place: record.key for place, record in holders(state.jobs.values()).items()}
+    owners = {
+        place: record.key for place, record in holders(state.jobs.values(), state.upgrades).items()
+    }
     refs = {str(one.sight.number): one.key for one in state.jobs.values() if one.sight}
     return [_node(state, state.nodes[name], owners, refs) for name in sorted(state.nodes)]
 
@@ -144,6 +159,7 @@ def _progress(training: Training | None) -> View | None:
         "train_s": training.train_s,
         "save_s": training.save_s,
         "restorable": training.restorable,
+        "waited_s": training.waited_s,
     }
 
 
@@ -161,7 +177,9 @@ def _quota(state: State, record: JobRecord) -> list[str]:
     gpus = sum(node.gpus for node in state.nodes.values() if node.takes_jobs)
     quota = int(gpus * shares.get(request.account, 0.0) / max(1e-9, sum(shares.values())))
     owned = 0
-    for one in {other.key: other for other in holders(state.jobs.values()).values()}.values():
+    for one in {
+        other.key: other for other in holders(state.jobs.values(), state.upgrades).values()
+    }.values():
         asked = state.requests.get(one.token)
         shared = asked is not None and asked.job_class is JobClass.SHARED
         if one.sight and one.sight.account == request.account and not shared:
@@ -171,7 +189,7 @@ def _quota(state: State, record: JobRecord) -> list[str]:
 
 def _against_guests(state: State) -> list[str]:
     """What each node has against guests now."""
-    here = crowds(state.jobs.values(), state.requests)
+    here = crowds(state.jobs.values(), state.requests, state.upgrades)
     told = []
     for name, node in sorted(state.nodes.items()):
         report = state.reports.get(name)
@@ -231,7 +249,7 @@ def _named(state: State, name: str) -> JobRecord | None:
 def _stands_for(state: State, record: JobRecord) -> str:
     """What a guest that its node has stopped waits for; nothing if it goes on."""
     number = str(record.sight.number) if record.sight else ""
-    owners = holders(state.jobs.values())
+    owners = holders(state.jobs.values(), state.upgrades)
     for node, report in sorted(state.reports.items()):
         if not any(job.ref == number and job.phase == "paused" for job in report.jobs):
             continue

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 from slipstream.core.events import ClusterSeen, SlurmFound, SlurmLost, TopologyRead
 from slipstream.core.sights import JobSight, NodeSight, Standing
 from slipstream.scheduler.marker import MarkerError, request_of
+from slipstream.scheduler.placeholders import holds_for
 from slipstream.slurm_plugin import JobState, SlurmError
 from slipstream.slurm_plugin.gres import total
 from slipstream.slurm_plugin.soft_hold import as_its_user_left_it
@@ -86,11 +87,11 @@ def sight_of(job: Job) -> JobSight:
     """A job as the core knows it: what we did to it ourselves is no news."""
     job = as_its_user_left_it(job)
     held = [gres for share in job.holds for gres in share.gres]
+    standing = _STANDING.get(job.state, Standing.ENDED)
+    standing = Standing.COMPLETING if job.completing else standing
     return JobSight(
         ref=str(job.ref),
-        standing=Standing.COMPLETING
-        if job.completing
-        else _STANDING.get(job.state, Standing.ENDED),
+        standing=standing,
         number=job.job_id,
         name=job.name,
         user=job.user,
@@ -111,8 +112,11 @@ def sight_of(job: Job) -> JobSight:
             for index in gres.indices
         ),
         slots=total(held, "slot"),
+        time_limit_s=job.time_limit_s,
+        ends_at_s=job.times.ended_at_s if standing is Standing.RUNNING else None,
         slurm_reason=job.reason,
         slurm_text=job.reason_text,
+        holds_for=holds_for(job),
         request=_request(job),
     )
 

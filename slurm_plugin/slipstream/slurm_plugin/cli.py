@@ -13,6 +13,7 @@ from slipstream.slurm_plugin.parse_jobs import parse_jobs
 from slipstream.slurm_plugin.parse_nodes import parse_nodes
 from slipstream.slurm_plugin.parse_text import (
     parse_controller_version,
+    parse_longest_s,
     parse_pids,
     parse_ping,
     parse_submitted,
@@ -79,6 +80,10 @@ class CliSlurm:
     def nodes(self) -> tuple[Node, ...]:
         """Every node."""
         return self._ask_json(render.nodes(self.version()), parse_nodes)
+
+    def longest_s(self, partition: str) -> int | None:
+        """The longest time limit a partition allows."""
+        return self._ask(render.partition(partition), parse_longest_s)
 
     def topology(self) -> Topology:
         """Racks and domains; without a topology plugin one rack of all nodes."""

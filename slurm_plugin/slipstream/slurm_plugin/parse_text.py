@@ -7,12 +7,14 @@ import re
 from typing import Final
 
 from slipstream.slurm_plugin.errors import SlurmParseError
+from slipstream.slurm_plugin.quantities import parse_time_limit_s
 from slipstream.slurm_plugin.records import Process
 from slipstream.slurm_plugin.version import Version, parse_version
 
 _SUBMITTED: Final = re.compile(r"([0-9]{1,10})(?:;\S*)?")
 _PING: Final = re.compile(r"Slurmctld\([a-z0-9]+\) at .* is (UP|DOWN)")
 _PROCESS: Final = re.compile(r"(-?[0-9]+)\s+([0-9]+)\s+(\S+)\s+([0-9]+|-)\s+([0-9]+|-)")
+_MAX_TIME: Final = re.compile(r"\bMaxTime=(\S+)")
 _CONTROLLER_VERSION: Final = re.compile(r"^SLURM_VERSION\s*=\s*(\S+)\s*$", re.MULTILINE)
 
 
@@ -44,6 +46,13 @@ def parse_controller_version(text: str) -> Version:
     if match := _CONTROLLER_VERSION.search(text):
         return parse_version(match[1])
     raise SlurmParseError("controller's configuration", text, "a line SLURM_VERSION = …")
+
+
+def parse_longest_s(text: str) -> int | None:
+    """`MaxTime` of the one partition that is shown; None for no limit."""
+    if match := _MAX_TIME.search(text):
+        return parse_time_limit_s(match[1])
+    raise SlurmParseError("partition", text.strip(), "MaxTime=…")
 
 
 def _process(line: str) -> Process | None:

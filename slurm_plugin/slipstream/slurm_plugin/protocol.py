@@ -45,6 +45,10 @@ class Slurm(Protocol):
         """Every node. 22.05 tells which GPUs are in use only where they have a type."""
         ...
 
+    def longest_s(self, partition: str) -> int | None:
+        """The longest time limit a partition allows; None: any."""
+        ...
+
     def topology(self) -> Topology:
         """Racks and domains; one rack of all nodes on a cluster without a topology plugin."""
         ...

@@ -46,6 +46,11 @@ def nodes(version: Version) -> Argv:
     return ("scontrol", "--all", "show", "nodes", "--json")
 
 
+def partition(name: str) -> Argv:
+    """One partition, on one line."""
+    return ("scontrol", "-o", "show", "partition", name)
+
+
 def topology(name: str = "") -> Argv:
     """The topology; one of several, from 25.05 on, by its name."""
     return ("scontrol", "show", "topology", *((name,) if name else ()))

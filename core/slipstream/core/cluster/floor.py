@@ -222,8 +222,8 @@ class Floor:
         self._recount(gpus)
 
     def _upgrade(self, gpus: Iterable[int]) -> None:
-        if not self.rules.has(Rule.UPGRADES):
-            return
+        if not self.rules.has(Rule.UPGRADES) or not self.rules.takes_seats:
+            return  # where Slurm holds the seats it has to be asked first
         for gpu in gpus:
             for job in self.ground.on[gpu]:
                 can = job.role is Role.GUEST and job.ask.job_class is not JobClass.OPPORTUNISTIC
@@ -233,6 +233,20 @@ class Floor:
                     job.role = Role.OWNER
                     self.tenants.sat(job, self.now_s)
                     self._commands.append(Upgrade(job.ref))
+
+    def upgradable(self) -> list[Job]:
+        """Guests where Slurm holds the seats that could own theirs, in the order they came."""
+        if not self.rules.has(Rule.UPGRADES):
+            return []
+        return [
+            job
+            for job in self.jobs.values()
+            if job.seen
+            and job.role is Role.GUEST
+            and job.ask.job_class is JobClass.AUTO
+            and self.tenants.may_own(job)
+            and not any(other.role is Role.OWNER for at in job.gpus for other in self.ground.on[at])
+        ]
 
     def _wait(self, job: Job) -> None:
         job.since_s = self.now_s
