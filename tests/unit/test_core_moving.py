@@ -18,6 +18,7 @@ from slipstream.core.events import (
     MoveAsked,
     NodeReported,
     SchedulerStarted,
+    SwitchedOff,
     TimerFired,
 )
 from slipstream.core.machine import Machine
@@ -203,6 +204,18 @@ def test_every_stage_has_an_end(one: Machine, stage: Stage, text: str) -> None:
     one.handle(TimerFired(due_s))
     assert one.state.moves == {}
     assert text in story(one)
+
+
+@pytest.mark.parametrize("event", [SwitchedOff(105.0), ModeChanged(105.0, Mode.OBSERVE)])
+def test_what_is_switched_off_before_it_has_left_stays(
+    one: Machine, event: SwitchedOff | ModeChanged
+) -> None:
+    """It was saved for nothing, and runs on where it is."""
+    one.handle(asked("n2"))
+    one.handle(event)
+    assert one.handle(saved()) == []
+    assert one.state.moves == {}
+    assert "nothing is to be carried out any more" in story(one)
 
 
 def test_a_refused_requeue_leaves_it_running(one: Machine) -> None:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 DEFAULT_RUN_DIR: Final = "/run/slipstream"
+DEFAULT_SWITCH: Final = "/etc/slipstream/disable"
 INJECT: Final = Path(slipstream.wire.__file__).parent.with_name("torch_hooks") / "inject"
 """The import hook's folder: in the same wheel as `wire`, but never imported here."""
 
@@ -46,6 +47,8 @@ class Settings:
     """How large the ramdisk for checkpoints may be; 0: none of its own, but the run directory."""
     memory_floor_bytes: int
     """What checkpoints leave free of this node's memory."""
+    disable_file: Path = Path(DEFAULT_SWITCH)
+    """The kill switch: thrown while it exists."""
     mode: Mode = Mode.OBSERVE
     """Whether shares, caps and turns are carried out (`enforce`) or only decided."""
     node_rules: NodeRules = NodeRules()  # noqa: RUF009 (frozen)
@@ -114,6 +117,12 @@ def read(argv: Sequence[str] | None, environment: Mapping[str, str]) -> Settings
         default=environment.get("SLIPSTREAM_COORDINATOR_MODE") or str(Mode.OBSERVE),
         help="enforce: hold owners' speed and take turns (default: %(default)s)",
     )
+    add(
+        "--disable-file",
+        type=Path,
+        default=Path(environment.get("SLIPSTREAM_DISABLE_FILE") or DEFAULT_SWITCH),
+        help="the kill switch: thrown while it exists (default: %(default)s)",
+    )
     add("--turn-s", type=_turn, default=60.0, help="a shared job's turn (default: %(default)s)")
     add("--metrics-port", type=int, default=0, help="also on the loopback (default: off)")
     add(
@@ -151,6 +160,7 @@ def read(argv: Sequence[str] | None, environment: Mapping[str, str]) -> Settings
         durable_dir=told.durable_dir,
         checkpoint_room_bytes=max(0, told.checkpoint_room_mib) << 20,
         memory_floor_bytes=max(0, told.memory_floor_mib) << 20,
+        disable_file=told.disable_file,
         mode=_mode(parser, told.mode),
         node_rules=NodeRules(turn_s=told.turn_s),
     )

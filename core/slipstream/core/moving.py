@@ -106,6 +106,9 @@ def saved(state: State, event: JobSaved) -> list[Command]:
         why = event.problem or "it runs no more"
         _end(state, move, event.at_s, f"stays, it could not be saved: {why}")
         return []
+    if not state.advising:
+        _end(state, move, event.at_s, "stays: nothing is to be carried out any more")
+        return []
     state.moves[move.key] = move.at(Stage.LEAVING, event.at_s)
     state.left[move.key] = Left(number=move.number, at_s=event.at_s, nodes=move.origin)
     size = event.bytes_carried / 1e6

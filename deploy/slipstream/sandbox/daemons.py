@@ -100,6 +100,7 @@ def coordinator(plan: Plan, layout: Layout, node: str) -> Daemon:
             **plugins.controller_environment(layout),
             **plugins.node_environment(layout, node),
             "SLIPSTREAM_COORDINATOR_MODE": "enforce" if plan.enforce else "observe",
+            "SLIPSTREAM_DISABLE_FILE": str(layout.disable_file),
             "SLURMD_NODENAME": node,
             "SLIPSTREAM_DURABLE_ROOT": str(layout.durable),
             "SLIPSTREAM_GPU_STATE": str(layout.gpu_state(node)),
