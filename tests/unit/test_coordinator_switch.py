@@ -4,13 +4,18 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from coordinator_rig import eventually, told
+from node_world import DEVICE_MIB, guest, owner
+from slipstream.coordinator.gpus import GpuSample
+from slipstream.coordinator.reflexes import FREE, Reflexes
 from slipstream.coordinator.switch import Switch
+from slipstream.core.classes import Mode
 from slipstream.wire.control_block import Down, Request, word
 from stepd_rig import Slurm, directive, slurm_node
 
@@ -74,8 +79,21 @@ def test_a_coordinator_that_starts_switched_off_gives_no_leases(slurm: Slurm, sw
     assert not has_lease(page_of(slurm, 8))
 
 
+def test_switched_off_only_caps_are_kept() -> None:
+    """A guest beside an owner has no share to keep to, and no more memory than there is for it."""
+    one = Reflexes(Mode.ENFORCE)
+    gpu = GpuSample(0.0, 0, "a", 0, use_pct=0, memory_used_mib=0, memory_mib=DEVICE_MIB)
+    one.seated(0.0, [gpu], [guest(7)])
+    one.seated(1.0, [gpu], [owner(5), guest(7)])
+    told = one.wanted(7)
+    assert told.share_pct < 100
+    assert 0 < told.cap_bytes < DEVICE_MIB << 20
+    one.off = True
+    assert one.wanted(7) == replace(FREE, cap_bytes=told.cap_bytes)
+
+
 def test_a_switch_that_cannot_be_looked_at_stays_as_it_was(tmp_path: Path) -> None:
-    """A file where its folder should be is no file; one that is too long to look at is nothing."""
+    """No folder yet; then the file; and a name that no file can have."""
     folder = tmp_path / "etc"
     one = Switch(folder / "disable")
     assert not one.thrown

@@ -67,7 +67,7 @@ class Reflexes:
     def __init__(self, mode: Mode, rules: NodeRules | None = None) -> None:
         self.mode = mode
         self.off = False
-        """The kill switch is thrown: nothing is carried out, whatever the mode."""
+        """The kill switch is thrown: nobody is slowed, and nobody waits for a turn."""
         self.machine = NodeMachine(rules)
         self.commands: Counter[tuple[str, str]] = Counter()
         """How many there were, by kind and reason."""
@@ -89,8 +89,12 @@ class Reflexes:
         )
 
     def wanted(self, job_id: int) -> Wanted:
-        """What a job is to be told; nothing but in `enforce`."""
-        return self._wanted.get(job_id, FREE) if self._enforces else FREE
+        """What a job is to be told; nothing but in `enforce`.
+
+        Switched off, caps are kept: without one a job would fail where its neighbours' memory is.
+        """
+        wanted = self._wanted.get(job_id, FREE) if self.mode is Mode.ENFORCE else FREE
+        return replace(FREE, cap_bytes=wanted.cap_bytes) if self.off else wanted
 
     def would_be(self, job_id: int) -> Wanted:
         """What it is to be told, or would be."""
