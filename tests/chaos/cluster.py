@@ -103,9 +103,10 @@ class Cluster:
         found: dict[str, Any] = self.asks(f"GET /v1/why/{job.number}").get("why") or {}
         return found
 
-    def story(self, job: Job) -> list[str]:
-        """What happened to it."""
-        return [str(line["text"]) for line in self.why(job).get("story", ())]
+    def story(self, job: Job, since_s: float = 0.0) -> list[str]:
+        """What happened to it, from then on."""
+        told = self.why(job).get("story", ())
+        return [str(line["text"]) for line in told if line["at_s"] >= since_s]
 
     def phases(self) -> dict[str, str]:
         """What the processes of each job do, by their pages: no daemon is needed for that."""

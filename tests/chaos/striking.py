@@ -54,7 +54,7 @@ class Striker:
 
     def _during_a_move(self, fault: Fault, job: Job) -> str:
         before = len(job.lines())
-        told = len(self._cluster.story(job))
+        asked_at_s = time.time()
         if fault.kind is Kind.TWO_MOVES:
             return self._two_moves(job)
         with contextlib.ExitStack() as stack:
@@ -65,7 +65,7 @@ class Striker:
                 self.missed += 1
                 return f"job {job.number} does not move"
             came = self._cluster.until(
-                lambda: self._has_come(fault.moment, job, told, before), MOMENT_S
+                lambda: self._has_come(fault.moment, job, asked_at_s, before), MOMENT_S
             )
             return self._hit(fault, job, came=came)
 
@@ -73,7 +73,10 @@ class Striker:
         self.missed += not came
         with self._away(fault, job):
             time.sleep(fault.away_s)
-        return f"job {job.number}" + ("" if came else ", but the moment did not come")
+        if came:
+            return f"job {job.number}"
+        story = self._cluster.story(job)[-1:]
+        return f"job {job.number}, but the moment did not come: {story}"
 
     @contextlib.contextmanager
     def _away(self, fault: Fault, job: Job) -> Iterator[None]:
@@ -156,9 +159,9 @@ class Striker:
         self.moves_asked += 1
         return self._cluster.until(lambda: job.over or moves(), 2 * MOMENT_S) and not job.over
 
-    def _has_come(self, moment: Moment, job: Job, told: int, before: int) -> bool:
+    def _has_come(self, moment: Moment, job: Job, asked_at_s: float, before: int) -> bool:
         """How far a move is, by the story from where it was asked for, and by Slurm."""
-        story = " ".join(self._cluster.story(job)[told:])
+        story = " ".join(self._cluster.story(job, asked_at_s))
         match moment:
             case Moment.SAVING:
                 return _MOVES_TEXT in story
