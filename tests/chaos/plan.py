@@ -25,6 +25,7 @@ class Kind(StrEnum):
     RAMDISK_FULL = "ramdisk full"
     SHARED_GONE = "shared folder gone"
     TWO_MOVES = "two moves at once"
+    SWITCH = "kill switch"
 
 
 class Moment(StrEnum):
@@ -47,8 +48,11 @@ CASES: Final = (
     (Kind.RAMDISK_FULL, Moment.SAVING),
     *((Kind.SHARED_GONE, moment) for moment in OF_A_MOVE),
     (Kind.TWO_MOVES, Moment.SAVING),
+    *((Kind.SWITCH, moment) for moment in (*OF_A_TURN, *OF_A_MOVE)),
 )
 SLOWEST_BACK_S: Final = 3.0
+LONGER_S: Final = 8.0
+"""A filesystem is away for so much longer: a job that is started anew imports torch first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +78,10 @@ def faults(seed: int, number: int, count: int) -> list[Fault]:
     mine = islice(cycle(cases), number * count, (number + 1) * count)
     own = random.Random(f"{seed}/{number}")  # noqa: S311 (the same)
     return [
-        Fault(kind, moment, round(own.uniform(0.0, SLOWEST_BACK_S), 2), own.random())
+        Fault(kind, moment, round(_away_s(kind, own.random()), 2), own.random())
         for kind, moment in mine
     ]
+
+
+def _away_s(kind: Kind, part: float) -> float:
+    return part * SLOWEST_BACK_S + (LONGER_S if kind is Kind.SHARED_GONE else 0.0)

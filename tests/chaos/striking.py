@@ -96,6 +96,9 @@ class Striker:
                     self._kill_trainer(job)
                 case Kind.SHARED_GONE:
                     stack.enter_context(covered(box.layout.durable, full=False))
+                case Kind.SWITCH:
+                    box.layout.disable_file.touch()
+                    stack.callback(box.layout.disable_file.unlink)
                 case Kind.RAMDISK_FULL | Kind.TWO_MOVES:
                     pass  # done while it was asked for
             yield
