@@ -48,7 +48,6 @@ class World:
             self.slurm, lambda: self.lives, lambda: self.off, PATIENCE_S, lambda: self.now_s
         )
 
-    @property
     def where(self) -> tuple[str, ...]:
         """Where the job in question runs, a moment later; nowhere if it waits."""
         self.cluster.advance(1.0)
@@ -66,7 +65,7 @@ def test_while_a_scheduler_answers_nothing_is_done() -> None:
     world = World()
     world.off = True
     assert [world.let_go_at(at_s) for at_s in (1.0, 1e6)] == [[], []]
-    assert world.where == ()
+    assert world.where() == ()
 
 
 def test_what_a_dead_scheduler_bound_is_let_go_after_two_leases() -> None:
@@ -75,9 +74,9 @@ def test_what_a_dead_scheduler_bound_is_let_go_after_two_leases() -> None:
     assert world.let_go_at(1000.0) == []
     world.lives = False
     assert world.let_go_at(1000.0 + PATIENCE_S - 1) == []
-    assert world.where == ()
+    assert world.where() == ()
     assert world.let_go_at(1000.0 + PATIENCE_S) == [2]
-    assert world.where == ("n1",)
+    assert world.where() == ("n1",)
     assert "bound" not in world.cluster.jobs[2].admin_comment
     assert world.let_go_at(2000.0) == []
 
@@ -87,7 +86,7 @@ def test_the_kill_switch_does_not_wait() -> None:
     world = World()
     world.lives, world.off = False, True
     assert world.let_go_at(1.0) == [2]
-    assert world.where == ("n1",)
+    assert world.where() == ("n1",)
 
 
 @pytest.mark.parametrize("words", ["", " role=guest"])
@@ -96,7 +95,7 @@ def test_what_its_user_wants_is_left_alone(words: str) -> None:
     world = World(words)
     world.lives = False
     assert world.let_go_at(1e6) == []
-    assert world.where == ()
+    assert world.where() == ()
 
 
 def test_slurm_away_is_told_and_tried_again() -> None:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import socket
 from dataclasses import dataclass
@@ -47,6 +48,8 @@ class Settings:
     """How large the ramdisk for checkpoints may be; 0: none of its own, but the run directory."""
     memory_floor_bytes: int
     """What checkpoints leave free of this node's memory."""
+    checkpoint_every_s: float = 600.0
+    """How often trainings that can be restored are saved by themselves (`enforce`); 0: never."""
     disable_file: Path = Path(DEFAULT_SWITCH)
     """The kill switch: thrown while it exists."""
     mode: Mode = Mode.OBSERVE
@@ -140,6 +143,12 @@ def read(argv: Sequence[str] | None, environment: Mapping[str, str]) -> Settings
         "directory takes them)",
     )
     add(
+        "--checkpoint-every-s",
+        type=_interval,
+        default=600.0,
+        help="save restorable jobs that often, in mode enforce; 0: never (default: %(default)s)",
+    )
+    add(
         "--memory-floor-mib",
         type=int,
         default=2048,
@@ -160,6 +169,7 @@ def read(argv: Sequence[str] | None, environment: Mapping[str, str]) -> Settings
         durable_dir=told.durable_dir,
         checkpoint_room_bytes=max(0, told.checkpoint_room_mib) << 20,
         memory_floor_bytes=max(0, told.memory_floor_mib) << 20,
+        checkpoint_every_s=told.checkpoint_every_s,
         disable_file=told.disable_file,
         mode=_mode(parser, told.mode),
         node_rules=NodeRules(turn_s=told.turn_s),
@@ -177,6 +187,13 @@ def _turn(text: str) -> float:
     value = float(text)
     if not 1.0 <= value <= 3600.0:  # noqa: PLR2004 (an hour)
         raise argparse.ArgumentTypeError(f"{text} s: a turn takes 1 to 3600 seconds")
+    return value
+
+
+def _interval(text: str) -> float:
+    value = float(text)
+    if not 0.0 <= value < math.inf:
+        raise argparse.ArgumentTypeError(f"{text} s: say how often, or 0 for never")
     return value
 
 
