@@ -53,7 +53,10 @@ def main() -> int:
             outcomes[number] = outcome
             for sentence in outcome.violations:
                 tell(f"  BROKEN: {sentence}")
-            tell(f"round {number}: {time.monotonic() - began_s:.0f} s, {outcome}")
+            tell(
+                f"round {number}: {time.monotonic() - began_s:.0f} s, moved {outcome.moved}, "
+                f"begun anew {outcome.restarts}, broken {len(outcome.violations)}"
+            )
             if outcome.violations and asked.keep:
                 shutil.copytree(home, asked.keep / f"{asked.seed}-{number}", symlinks=True)
     return report(outcomes, asked)
@@ -75,6 +78,7 @@ def report(outcomes: dict[int, Outcome], asked: argparse.Namespace) -> int:
         "jobs": sum(one.jobs for one in outcomes.values()),
         "restarts": sum(one.restarts for one in outcomes.values()),
         "minibatches": sum(one.minibatches for one in outcomes.values()),
+        "ends_slurm_may_have_forgotten": sum(one.forgotten for one in outcomes.values()),
         "violations": sum(len(one) for one in broken.values()),
         "broken_rounds": sorted(broken),
     }

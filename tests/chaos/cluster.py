@@ -67,6 +67,7 @@ class Cluster:
     minibatches: int
     jobs: list[Job] = field(default_factory=list)
     copies: dict[tuple[str, int], float] = field(default_factory=dict)
+    controller_gone: list[tuple[float, float]] = field(default_factory=list)
 
     def submit(self, role: str) -> Job:
         """One more training."""
@@ -160,9 +161,8 @@ class Cluster:
         return True
 
     def all_ended(self) -> bool:
-        """Whether Slurm has nothing more to do."""
-        states = self.slurm_states()
-        return all(states.get(job.number) in _OVER for job in self.jobs)
+        """Whether Slurm has nothing more to do; for what it has forgotten it takes its time."""
+        return all(one.state in _OVER or one.forgotten for one in self.told())
 
     def told(self) -> list[Told]:
         """For the checker."""
@@ -173,6 +173,7 @@ class Cluster:
                 lines=job.lines(),
                 state=states.get(job.number, "not known to Slurm"),
                 killed=job.killed,
+                controller_gone=self.controller_gone,
                 copies=[
                     Copy(minibatch, at_s)
                     for (number, minibatch), at_s in self.copies.items()

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 _COMPLETED: Final = "COMPLETED"
+SLURM_SAVES_WITHIN_S: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +52,24 @@ class Told:
     killed: bool = False
     """Its training was killed: it may fail, and what it did until then must be right."""
     copies: Sequence[Copy] = ()
+    controller_gone: Sequence[tuple[float, float]] = ()
+    """From when to when there was no slurmctld."""
+
+    @property
+    def ends(self) -> list[Line]:
+        return [line for line in self.lines if line.what == "end"]
+
+    @property
+    def forgotten(self) -> bool:
+        """Slurm may have forgotten that it ended, which is Slurm's own: then it runs it again.
+
+        slurmctld writes its state down within a few seconds, and what it has not is lost with it.
+        """
+        return any(
+            began_s - SLURM_SAVES_WITHIN_S <= end.at_s <= ended_s + SLURM_SAVES_WITHIN_S
+            for end in self.ends[:1]
+            for began_s, ended_s in self.controller_gone
+        )
 
 
 @dataclass(slots=True)
@@ -121,10 +140,11 @@ def _of_job(told: Told, expected: Mapping[int, int]) -> Iterator[str]:
 
 
 def _ends(told: Told) -> Iterator[str]:
-    ends = [line for line in told.lines if line.what == "end"]
-    if len(ends) > 1:
-        yield f"job {told.job} ended {len(ends)} times by its own word"
-    if told.state == _COMPLETED and not ends:
+    if told.forgotten:
+        return
+    if len(told.ends) > 1:
+        yield f"job {told.job} ended {len(told.ends)} times by its own word"
+    if told.state == _COMPLETED and not told.ends:
         yield f"job {told.job} is {told.state} and has not come to its end"
     if told.state != _COMPLETED and not told.killed:
         yield f"job {told.job} is lost: it is {told.state}, and nobody killed it"

@@ -26,6 +26,7 @@ class Kind(StrEnum):
     SHARED_GONE = "shared folder gone"
     TWO_MOVES = "two moves at once"
     SWITCH = "kill switch"
+    REQUEUE = "requeued by an operator"
 
 
 class Moment(StrEnum):
@@ -49,6 +50,7 @@ CASES: Final = (
     *((Kind.SHARED_GONE, moment) for moment in OF_A_MOVE),
     (Kind.TWO_MOVES, Moment.SAVING),
     *((Kind.SWITCH, moment) for moment in (*OF_A_TURN, *OF_A_MOVE)),
+    *((Kind.REQUEUE, moment) for moment in (*OF_A_TURN, Moment.SAVING, Moment.RESTORING)),
 )
 SLOWEST_BACK_S: Final = 3.0
 LONGER_S: Final = 8.0

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from dataclasses import dataclass, field
@@ -27,6 +28,7 @@ OPTIONS: Final[Mapping[str, Any]] = {
     "daemons": True,
     "enforce": True,
     "turn_s": 2.0,
+    "checkpoint_every_s": 5.0,
     "scheduler": {"lease_s": "20", "poll_slowest_s": "2", "poll_away_s": "2"},
 }
 LOAD: Final = {"mover": 3, "turns": 3, "guest": 1, "plain": 1}
@@ -45,6 +47,8 @@ class Outcome:
     jobs: int = 0
     restarts: int = 0
     minibatches: int = 0
+    forgotten: int = 0
+    """Jobs whose end slurmctld may have forgotten: it was killed over it."""
 
 
 def alone(folder: Path, minibatches: int) -> Undisturbed:
@@ -70,7 +74,11 @@ def run_round(
     with Sandbox.started(SHAPE, name=f"chaos{number}", home=home, **OPTIONS) as box:
         cluster = Cluster(box, home, minibatches)
         with cluster.watching():
-            return struck(cluster, plan, expected, tell)
+            outcome = struck(cluster, plan, expected, tell)
+        if outcome.violations:
+            shutil.copytree(box.layout.log, home / "log")
+            shutil.copytree(box.layout.state, home / "state")
+        return outcome
 
 
 def struck(
@@ -91,7 +99,9 @@ def struck(
     if not over:
         states = cluster.slurm_states()
         broken.append(f"after {_ENDS_S:.0f} s not every job has ended: {states}")
-        broken += [f"{one.number}: {cluster.why(one)}" for one in cluster.jobs if not one.over]
+        for one in cluster.jobs:
+            if not one.over and not one.killed:
+                broken.append(f"job {one.number} still: {cluster.story(one)}")
     return Outcome(
         violations=broken,
         struck=len(plan),
@@ -101,6 +111,7 @@ def struck(
         jobs=len(told),
         restarts=_restarts(told),
         minibatches=sum(len(one.lines) for one in told),
+        forgotten=sum(one.forgotten for one in told),
     )
 
 

@@ -81,28 +81,29 @@ class Striker:
     @contextlib.contextmanager
     def _away(self, fault: Fault, job: Job) -> Iterator[None]:
         box = self._cluster.box
-        node = self._cluster.node_of(job)
+        node, began_s = self._cluster.node_of(job), time.time()
+        daemons = {
+            Kind.COORDINATOR: f"coordinator-{node}",
+            Kind.SCHEDULER: "scheduler",
+            Kind.SLURMD: f"slurmd-{node}",
+            Kind.SLURMCTLD: "slurmctld",
+        }
         with contextlib.ExitStack() as stack:
-            match fault.kind:
-                case Kind.COORDINATOR:
-                    box.kill(f"coordinator-{node}")
-                case Kind.SCHEDULER:
-                    box.kill("scheduler")
-                case Kind.SLURMD:
-                    box.kill(f"slurmd-{node}")
-                case Kind.SLURMCTLD:
-                    box.kill("slurmctld")
-                case Kind.TRAINER:
-                    self._kill_trainer(job)
-                case Kind.SHARED_GONE:
-                    stack.enter_context(covered(box.layout.durable, full=False))
-                case Kind.SWITCH:
-                    box.layout.disable_file.touch()
-                    stack.callback(box.layout.disable_file.unlink)
-                case Kind.RAMDISK_FULL | Kind.TWO_MOVES:
-                    pass  # done while it was asked for
+            if fault.kind in daemons:
+                box.kill(daemons[fault.kind])
+            elif fault.kind is Kind.TRAINER:
+                self._kill_trainer(job)
+            elif fault.kind is Kind.SHARED_GONE:
+                stack.enter_context(covered(box.layout.durable, full=False))
+            elif fault.kind is Kind.SWITCH:
+                box.layout.disable_file.touch()
+                stack.callback(box.layout.disable_file.unlink)
+            elif fault.kind is Kind.REQUEUE:
+                box.run("scontrol", "requeue", job.number, check=False)
             yield
         self._cluster.revive()
+        if fault.kind is Kind.SLURMCTLD:
+            self._cluster.controller_gone.append((began_s, time.time()))
 
     def _kill_trainer(self, job: Job) -> None:
         """Only if it still is that process: numbers come again."""

@@ -59,8 +59,24 @@ def changed(lines: list[Line], at: int, **changes: object) -> list[Line]:
         Told("1", [], state="FAILED", killed=True),
         replace(MOVED, killed=True),
         replace(MOVED, copies=[Copy(3, 3.5), Copy(4, 11.0)]),
+        Told("1", WHOLE, state="RUNNING", controller_gone=[(8.0, 9.0)]),
+        Told(
+            "1",
+            [*WHOLE, *process(3, COUNT, began_s=99.0, pid=2, restart=1, ends=True)],
+            controller_gone=[(8.0, 9.0)],
+        ),
     ],
-    ids=["undisturbed", "moved", "begun anew", "killed", "killed early", "killed, moved", "later"],
+    ids=[
+        "undisturbed",
+        "moved",
+        "begun anew",
+        "killed",
+        "killed early",
+        "killed, moved",
+        "later",
+        "end forgotten",
+        "run again",
+    ],
 )
 def test_what_may_happen_is_no_violation(told: Told) -> None:
     """Mini-batches done twice with the same result, a job that was killed and failed."""
@@ -76,6 +92,21 @@ def test_what_may_happen_is_no_violation(told: Told) -> None:
         (Told("1", FIRST), "has not come to its end"),
         (Told("1", FIRST), "completed without mini-batches 5, 6"),
         (Told("1", [*WHOLE, replace(WHOLE[-1], at_s=99.0)]), "ended 2 times"),
+        (
+            Told("1", WHOLE, state="RUNNING", controller_gone=[(30.0, 31.0)]),
+            "is lost: it is RUNNING",
+        ),
+        (
+            Told(
+                "1",
+                [
+                    *WHOLE,
+                    *changed(process(3, 6, began_s=99.0, pid=2, restart=1, ends=True), -1, bits=1),
+                ],
+                controller_gone=[(8.0, 9.0)],
+            ),
+            "final state is not",
+        ),
         (Told("1", changed(WHOLE, 3, bits=1)), "mini-batch 3 ended in another state"),
         (Told("1", changed(WHOLE, -1, bits=1)), "final state is not that of an undisturbed run"),
         (Told("1", [*WHOLE[:3], *WHOLE[4:]]), "mini-batch 4 comes after 2"),

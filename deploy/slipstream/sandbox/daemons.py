@@ -94,7 +94,10 @@ def coordinator(plan: Plan, layout: Layout, node: str) -> Daemon:
     """Our daemon of one node, which sees the node's GPUs through NVML."""
     return Daemon(
         f"coordinator-{node}",
-        (sys.executable, "-m", "slipstream.coordinator", f"--turn-s={plan.turn_s}"),
+        (
+            *(sys.executable, "-m", "slipstream.coordinator", f"--turn-s={plan.turn_s}"),
+            f"--checkpoint-every-s={plan.checkpoint_every_s}",
+        ),
         host=node if plan.netns else "head",
         environment={
             **plugins.controller_environment(layout),
