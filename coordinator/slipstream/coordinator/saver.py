@@ -51,10 +51,10 @@ class Saver:
             if number == _NOBODY and node.orders.has_heard(job_id):
                 node.orders.saving.discard(job_id)  # it may be parked while that is carried
         able = [job for job, seat in node.seats.items() if self._may_be_saved(seat)]
-        job_id = self._periodic.due(now_s, node.seats, able) if not self._numbers else None
-        if job_id is not None:
-            self._periodic.begun(job_id, now_s)
-            self.save(job_id, _NOBODY)
+        late = self._periodic.due(now_s, node.seats, able) if not self._numbers else None
+        if late is not None:
+            self._periodic.begun(late, now_s)
+            self.save(late, _NOBODY)
 
     def _may_be_saved(self, seat: Seat) -> bool:
         """Without a wish of anybody's: not who is slowed for nobody, nor who waits for its turn."""
