@@ -4,19 +4,17 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import signal
-import subprocess
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from coordinator_rig import Coordinator, Events, coordinated_node, eventually, told
+from coordinator_rig import Events, eventually, told
 from run_rig import SCRIPT
 from slipstream.coordinator.periodic import Periodic
 from slipstream.torch_hooks.checkpoint import generations
+from stepd_rig import Slurm, slurm_node
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -47,18 +45,21 @@ def test_an_interval_of_0_is_never() -> None:
 
 
 @contextlib.contextmanager
-def training(node: Coordinator, folder: Path, **words: object) -> Iterator[Path]:
+def training(slurm: Slurm, folder: Path, nodes: int = 1, **words: object) -> Iterator[Path]:
     """A training that asked the node; where its durable copy would be."""
-    environment = told(node.ask(**words))
-    durable = Path(environment["SLIPSTREAM_DURABLE_DIR"])
-    variables = {**os.environ, **environment, "LOSSES": str(folder / "losses")}
-    argv = [sys.executable, SCRIPT, "--epochs=100000", "--pause-ms=5"]
-    process = subprocess.Popen(argv, env=variables)
+    environment = told(slurm.node.ask(**words))
+    argv = f"{sys.executable} {SCRIPT} --epochs=100000 --pause-ms=5"
+    job = slurm.start(
+        7,
+        argv,
+        **environment,
+        LOSSES=str(folder / "losses"),
+        SLURM_JOB_NUM_NODES=str(nodes),
+    )
     try:
-        yield durable
+        yield Path(environment["SLIPSTREAM_DURABLE_DIR"])
     finally:
-        process.send_signal(signal.SIGKILL)
-        process.wait()
+        slurm.end(job)
 
 
 def copies_told(events: Events) -> list[dict[str, Any]]:
@@ -79,39 +80,39 @@ def test_a_training_is_saved_again_and_again(tmp_path: Path, shared: Path) -> No
     """Each generation is newer; the scheduler hears of the copy, which nobody asked for."""
     words = ("--mode=enforce", "--checkpoint-every-s=0.5", f"--durable-dir={shared}")
     with (
-        coordinated_node(*words, gpu_count=1) as node,
-        Events(node.run_dir / "events.sock").listening() as events,
-        training(node, tmp_path) as durable,
+        slurm_node(*words, gpu_count=1) as slurm,
+        Events(slurm.node.run_dir / "events.sock").listening() as events,
+        training(slurm, tmp_path) as durable,
     ):
-        assert eventually(lambda: generations.complete(durable)), node.log()
+        assert eventually(lambda: generations.complete(durable)), slurm.node.log()
         first = generations.complete(durable)[-1]
-        assert eventually(lambda: generations.complete(durable)[-1] > first), node.log()
+        assert eventually(lambda: generations.complete(durable)[-1] > first), slurm.node.log()
         assert eventually(lambda: copies_told(events))
         copy = copies_told(events)[0]
         assert (copy["job_id"], copy["number"], copy["problem"]) == (7, 0, "")
         assert copy["bytes_carried"] > 0
-        assert node.answers()
 
 
 @pytest.mark.parametrize(
-    ("mode", "job_class"), [("observe", "opportunistic"), ("enforce", "guaranteed")]
+    ("mode", "job_class", "nodes"),
+    [("observe", "opportunistic", 1), ("enforce", "guaranteed", 1), ("enforce", "shared", 2)],
 )
 def test_who_is_not_to_be_disturbed_is_not_saved(
-    tmp_path: Path, shared: Path, mode: str, job_class: str
+    tmp_path: Path, shared: Path, mode: str, job_class: str, nodes: int
 ) -> None:
-    """In observe nothing is carried out; a guaranteed job is slowed for nobody."""
+    """In observe nothing is carried out; a guaranteed job is slowed for nobody; ranks elsewhere."""
     words = (f"--mode={mode}", "--checkpoint-every-s=0.2", f"--durable-dir={shared}")
     with (
-        coordinated_node(*words, gpu_count=1) as node,
-        Events(node.run_dir / "events.sock").listening() as events,
-        training(node, tmp_path, **{"class": job_class}),
+        slurm_node(*words, gpu_count=1) as slurm,
+        Events(slurm.node.run_dir / "events.sock").listening() as events,
+        training(slurm, tmp_path, nodes, **{"class": job_class}),
     ):
 
         def minibatches() -> int:
             jobs = [job for one in events.heard for job in one.get("jobs", ())]
             return max((job["minibatch"] for job in jobs if job["restorable"]), default=0)
 
-        assert eventually(minibatches), node.log()
+        assert eventually(minibatches), slurm.node.log()
         before = minibatches()
-        assert eventually(lambda: minibatches() > before), node.log()  # a heartbeat of 5 s later
+        assert eventually(lambda: minibatches() > before), slurm.node.log()  # by a heartbeat
     assert list(shared.iterdir()) == []

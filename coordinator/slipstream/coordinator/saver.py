@@ -57,10 +57,16 @@ class Saver:
             self.save(late, _NOBODY)
 
     def _may_be_saved(self, seat: Seat) -> bool:
-        """Without a wish of anybody's: not who is slowed for nobody, nor who waits for its turn."""
+        """Without a wish of anybody's: not who is slowed for nobody, nor who waits for its turn.
+
+        Ranks on several nodes would be saved after different mini-batches, and never be whole.
+        """
         pages = self._coordinator.progress().get(seat.job_id, ())
+        tenant = self._coordinator.tenants.get(seat.job_id)
         return (
             seat.class_name != JobClass.GUARANTEED
+            and tenant is not None
+            and tenant.nodes == 1
             and restorable(pages)
             and not any(page.phase in (Phase.PARKED, Phase.PAUSED) for page in pages)
         )

@@ -44,6 +44,8 @@ class Tenant:
     sees: tuple[int, ...]
     """What it was told in CUDA_VISIBLE_DEVICES."""
     carrier: Mapping[str, str]
+    nodes: int = 0
+    """How many nodes it runs on; 0 if Slurm did not say."""
 
     @property
     def is_guest(self) -> bool:
@@ -121,6 +123,7 @@ class Tenants:
             pid=pid,
             started_ticks=started_ticks,
         )
+        nodes = environment.get("SLURM_JOB_NUM_NODES", "")
         words = (word.partition("=") for word in environment.get(CARRIER, "").split(","))
         return Tenant(
             job_id=int(job),
@@ -129,6 +132,7 @@ class Tenants:
             holds=frozenset(gpus_held(step, environment)),
             sees=indices(environment.get("CUDA_VISIBLE_DEVICES", "")),
             carrier={key: value for key, _, value in words if _WORD.fullmatch(value)},
+            nodes=int(nodes) if nodes.isdigit() else 0,
         )
 
 
@@ -144,5 +148,6 @@ def _by_job(found: Iterable[Tenant]) -> dict[int, Tenant]:
             holds=known.holds | one.holds,
             sees=tuple(dict.fromkeys((*known.sees, *one.sees))),
             carrier={**known.carrier, **one.carrier},
+            nodes=max(known.nodes, one.nodes),
         )
     return jobs
