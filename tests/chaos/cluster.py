@@ -95,9 +95,9 @@ class Cluster:
                 connection.sendall((head + body).encode())
                 status, _, rest = connection.makefile().read().partition("\n")
             told: dict[str, Any] = json.loads(rest.partition("\n\n")[2] or "{}")
-        except (OSError, ValueError):
+            return {**told, "status": int(status.split()[1])}
+        except (OSError, ValueError, IndexError):  # away, or killed over its answer
             return {}
-        return {**told, "status": int(status.split()[1])}
 
     def why(self, job: Job) -> dict[str, Any]:
         """What the scheduler says of a job."""
@@ -136,7 +136,7 @@ class Cluster:
         ended = threading.Event()
 
         def watch() -> None:
-            while not ended.wait(0.1):
+            while not ended.wait(0.2):
                 for path in self.box.layout.durable.glob("*/*/r*-m*/rank-0-of-1.json"):
                     if found := _COPIED.search(str(path)):
                         self.copies.setdefault((found[1], int(found[2])), time.time())

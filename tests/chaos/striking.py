@@ -23,9 +23,11 @@ if TYPE_CHECKING:
 MOMENT_S: Final = 25.0
 """How long a moment is waited for: without it the fault strikes all the same, and that is told."""
 _BEGINS_S: Final = 60.0
+_BETWEEN_MOVES_S: Final = 65.0
 _MOVES_TEXT: Final = "moves to"
 _LEAVES_TEXT: Final = "requeued"
 _TIMES_ASKED: Final = 2
+_ACCEPTED: Final = 200
 
 
 class Striker:
@@ -123,7 +125,7 @@ class Striker:
             ]
             status = sorted(one.result().get("status", 0) for one in asked)
         self.moves_asked += 1
-        if status.count(200) > 1:
+        if status.count(_ACCEPTED) > 1:
             self.wrong.append(f"job {job.number} was moved by two sagas at once")
         return f"job {job.number}: {status}"
 
@@ -132,33 +134,33 @@ class Striker:
     def _victim(self, fault: Fault) -> Job | None:
         """One that trains; for a move one that can be moved, for a turn one that takes turns.
 
-        Slurm is spared: a job is moved at most once in a minute, so those are taken first that have
-        waited longest. If nobody is left another one is submitted.
+        A job is moved at most once in a minute: if nobody is left, one more is submitted.
         """
         role = "mover" if fault.moment in OF_A_MOVE else "turns"
+        rests_s = _BETWEEN_MOVES_S if fault.moment in OF_A_MOVE else 0.0
         cluster = self._cluster
 
         def able() -> list[Job]:
+            latest_s = time.monotonic() - rests_s
             there = [one for one in cluster.jobs if one.role == role and not one.killed]
-            return [one for one in there if one.lines() and not one.over]
+            rested = [one for one in there if self._struck_at_s.get(one.number, 0.0) <= latest_s]
+            return [one for one in rested if one.lines() and not one.over]
 
         if not able():
             cluster.submit(role)
         if not cluster.until(able, _BEGINS_S):
             return None
         found = able()
-        longest = min(self._struck_at_s.get(one.number, 0.0) for one in found)
-        found = [one for one in found if self._struck_at_s.get(one.number, 0.0) == longest]
         job = found[int(fault.pick * len(found))]
         self._struck_at_s[job.number] = time.monotonic()
         return job
 
     def _asked(self, job: Job) -> bool:
-        """Have it moved, as soon as that can be; one that moves already will do."""
+        """Have it moved, as soon as that can be."""
+        body = json.dumps({"job": job.number})
 
         def moves() -> bool:
-            answer = self._cluster.asks("POST /v1/move", json.dumps({"job": job.number}))
-            return answer.get("status") == 200 or "(moving)" in str(answer.get("error"))
+            return self._cluster.asks("POST /v1/move", body).get("status") == _ACCEPTED
 
         self.moves_asked += 1
         return self._cluster.until(lambda: job.over or moves(), 2 * MOMENT_S) and not job.over
