@@ -46,7 +46,7 @@ class Job:
     number: str
     folder: Path
     role: str
-    killed: bool = False
+    killed_at_s: float = 0.0
 
     def lines(self) -> list[Line]:
         """What it has written down so far."""
@@ -172,7 +172,7 @@ class Cluster:
                 job=job.number,
                 lines=job.lines(),
                 state=states.get(job.number, "not known to Slurm"),
-                killed=job.killed,
+                killed_at_s=job.killed_at_s,
                 controller_gone=self.controller_gone,
                 copies=[
                     Copy(minibatch, at_s)

@@ -49,8 +49,8 @@ class Told:
     lines: Sequence[Line]
     state: str = _COMPLETED
     """Slurm's last word on it."""
-    killed: bool = False
-    """Its training was killed: it may fail, and what it did until then must be right."""
+    killed_at_s: float = 0.0
+    """If its training was killed: it may fail, and what it did until then must be right."""
     copies: Sequence[Copy] = ()
     controller_gone: Sequence[tuple[float, float]] = ()
     """From when to when there was no slurmctld."""
@@ -60,14 +60,19 @@ class Told:
         return [line for line in self.lines if line.what == "end"]
 
     @property
+    def killed(self) -> bool:
+        return self.killed_at_s > 0
+
+    @property
     def forgotten(self) -> bool:
         """Slurm may have forgotten that it ended, which is Slurm's own: then it runs it again.
 
         slurmctld writes its state down within a few seconds, and what it has not is lost with it.
         """
+        moments_s = [end.at_s for end in self.ends[:1]] + [self.killed_at_s] * self.killed
         return any(
-            began_s - SLURM_SAVES_WITHIN_S <= end.at_s <= ended_s + SLURM_SAVES_WITHIN_S
-            for end in self.ends[:1]
+            began_s - SLURM_SAVES_WITHIN_S <= at_s <= ended_s + SLURM_SAVES_WITHIN_S
+            for at_s in moments_s
             for began_s, ended_s in self.controller_gone
         )
 

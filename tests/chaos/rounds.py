@@ -100,7 +100,7 @@ def struck(
         states = cluster.slurm_states()
         broken.append(f"after {_ENDS_S:.0f} s not every job has ended: {states}")
         for one in cluster.jobs:
-            if not one.over and not one.killed:
+            if not one.over and not one.killed_at_s:
                 broken.append(f"job {one.number} still: {cluster.story(one)}")
     return Outcome(
         violations=broken,

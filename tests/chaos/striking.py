@@ -9,6 +9,7 @@ import os
 import signal
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from chaos.cluster import covered
@@ -16,7 +17,6 @@ from chaos.plan import OF_A_MOVE, Fault, Kind, Moment
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from chaos.cluster import Cluster, Job
 
@@ -109,22 +109,28 @@ class Striker:
 
     def _kill_trainer(self, job: Job) -> None:
         """Only if it still is that process: numbers come again."""
-        lines = job.lines()
-        job.killed = True
+        pid = job.lines()[-1].pid
+        job.killed_at_s = time.time()
         with contextlib.suppress(OSError):
-            words = open(f"/proc/{lines[-1].pid}/cmdline", "rb").read()  # noqa: PTH123, SIM115 (at once)
-            if b"chaos/training.py" in words:
-                os.kill(lines[-1].pid, signal.SIGKILL)
+            if b"chaos/training.py" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                os.kill(pid, signal.SIGKILL)
 
     def _two_moves(self, job: Job) -> str:
         """Two at once: one moves it, the other is refused."""
         body = json.dumps({"job": job.number})
-        with ThreadPoolExecutor(_TIMES_ASKED) as pool:
-            asked = [
-                pool.submit(self._cluster.asks, "POST /v1/move", body) for _ in range(_TIMES_ASKED)
-            ]
-            status = sorted(one.result().get("status", 0) for one in asked)
+        status: list[int] = []
+
+        def moves() -> bool:
+            with ThreadPoolExecutor(_TIMES_ASKED) as pool:
+                both = [
+                    pool.submit(self._cluster.asks, "POST /v1/move", body)
+                    for _ in range(_TIMES_ASKED)
+                ]
+                status[:] = sorted(one.result().get("status", 0) for one in both)
+            return _ACCEPTED in status
+
         self.moves_asked += 1
+        self.missed += not self._cluster.until(lambda: job.over or moves(), 2 * MOMENT_S)
         if status.count(_ACCEPTED) > 1:
             self.wrong.append(f"job {job.number} was moved by two sagas at once")
         return f"job {job.number}: {status}"
@@ -142,7 +148,7 @@ class Striker:
 
         def able() -> list[Job]:
             latest_s = time.monotonic() - rests_s
-            there = [one for one in cluster.jobs if one.role == role and not one.killed]
+            there = [one for one in cluster.jobs if one.role == role and not one.killed_at_s]
             rested = [one for one in there if self._struck_at_s.get(one.number, 0.0) <= latest_s]
             return [one for one in rested if one.lines() and not one.over]
 

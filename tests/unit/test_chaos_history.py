@@ -55,11 +55,12 @@ def changed(lines: list[Line], at: int, **changes: object) -> list[Line]:
         Told("1", WHOLE),
         MOVED,
         Told("1", [*FIRST, *process(0, COUNT, began_s=10.0, pid=2, restart=1, ends=True)]),
-        Told("1", FIRST, state="FAILED", killed=True),
-        Told("1", [], state="FAILED", killed=True),
-        replace(MOVED, killed=True),
+        Told("1", FIRST, state="FAILED", killed_at_s=4.0),
+        Told("1", [], state="FAILED", killed_at_s=4.0),
+        replace(MOVED, killed_at_s=4.0),
         replace(MOVED, copies=[Copy(3, 3.5), Copy(4, 11.0)]),
         Told("1", WHOLE, state="RUNNING", controller_gone=[(8.0, 9.0)]),
+        Told("1", FIRST, state="RUNNING", killed_at_s=4.0, controller_gone=[(8.0, 9.0)]),
         Told(
             "1",
             [*WHOLE, *process(3, COUNT, began_s=99.0, pid=2, restart=1, ends=True)],
@@ -75,6 +76,7 @@ def changed(lines: list[Line], at: int, **changes: object) -> list[Line]:
         "killed, moved",
         "later",
         "end forgotten",
+        "death forgotten",
         "run again",
     ],
 )
@@ -88,7 +90,7 @@ def test_what_may_happen_is_no_violation(told: Told) -> None:
     [
         (Told("1", WHOLE, state="PENDING"), "is lost: it is PENDING"),
         (Told("1", FIRST, state="FAILED"), "is lost: it is FAILED, and nobody killed it"),
-        (Told("1", FIRST, state="RUNNING", killed=True), "killed and is RUNNING"),
+        (Told("1", FIRST, state="RUNNING", killed_at_s=4.0), "killed and is RUNNING"),
         (Told("1", FIRST), "has not come to its end"),
         (Told("1", FIRST), "completed without mini-batches 5, 6"),
         (Told("1", [*WHOLE, replace(WHOLE[-1], at_s=99.0)]), "ended 2 times"),
