@@ -9,13 +9,15 @@ PYTHON ?= python3
 # The exact pin matters: an open range pulls gigabytes of CUDA. See docs/sandbox.md, "Which torch".
 TORCH ?= torch==2.13.0
 NAME ?=
+N ?= 3
+SEED ?=
 ARGS ?=
 
 BIN := .venv/bin
 VENV := .venv/.installed
 PROJECTS := pyproject.toml torch_hooks/pyproject.toml
 
-.PHONY: help setup native demo test unit up down bench sweep plugins lint format clean
+.PHONY: help setup native demo test unit up down bench chaos sweep plugins lint format clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -47,6 +49,9 @@ bench: native ## run one benchmark: make -s bench NAME=sandbox; the last line is
 	  exit 2
 	fi
 	$(BIN)/python benchmarks/bench_$(NAME).py $(ARGS)
+
+chaos: native ## faults under load, N rounds of them (SEED=… repeats a campaign); the last line is JSON
+	@PYTHONPATH=tests $(BIN)/python -m chaos --rounds $(N) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 sweep: native ## run what is missing of the estimator's table of trainings (docs/estimator.md)
 	@PYTHONPATH=estimator $(BIN)/python -m sweep $(ARGS)

@@ -108,6 +108,17 @@ def test_nothing_to_carry_is_no_error(tmp_path: Path) -> None:
     assert carry.carry_all(tmp_path / "nowhere", tmp_path / "there") == 0
 
 
+def test_a_shared_filesystem_that_is_not_there_is_not_made(tmp_path: Path) -> None:
+    """What was written beside it would be called durable, and be seen by this node alone."""
+    saved(tmp_path / "here", FIRST)
+    target = tmp_path / "shared" / "1000" / "5-token"
+    assert carry.main([str(tmp_path / "here"), str(target)]) == 1
+    assert not (tmp_path / "shared").exists()
+    (tmp_path / "shared").mkdir()
+    assert carry.main([str(tmp_path / "here"), str(target)]) == 0
+    assert generations.complete(target) == [FIRST]
+
+
 def test_a_program_goes_on_only_from_its_own(tmp_path: Path) -> None:
     """One job may run several, one after the other."""
     saved(tmp_path, FIRST, program="one")

@@ -18,6 +18,7 @@ from slipstream.core.events import (
     MoveAsked,
     NodeReported,
     SchedulerStarted,
+    SwitchedOff,
     TimerFired,
 )
 from slipstream.core.machine import Machine
@@ -205,6 +206,18 @@ def test_every_stage_has_an_end(one: Machine, stage: Stage, text: str) -> None:
     assert text in story(one)
 
 
+@pytest.mark.parametrize("event", [SwitchedOff(105.0), ModeChanged(105.0, Mode.OBSERVE)])
+def test_what_is_switched_off_before_it_has_left_stays(
+    one: Machine, event: SwitchedOff | ModeChanged
+) -> None:
+    """It was saved for nothing, and runs on where it is."""
+    one.handle(asked("n2"))
+    one.handle(event)
+    assert one.handle(saved()) == []
+    assert one.state.moves == {}
+    assert "nothing is to be carried out any more" in story(one)
+
+
 def test_a_refused_requeue_leaves_it_running(one: Machine) -> None:
     """--no-requeue, say."""
     one.handle(asked())
@@ -221,6 +234,36 @@ def test_a_job_that_slurm_put_elsewhere_is_not_waited_for(one: Machine) -> None:
     one.handle(waiting(112.0))
     one.handle(looked(114.0, running(where="n3")))
     assert "Slurm started it on n3 instead" in story(one)
+
+
+@pytest.mark.parametrize("standing", [Standing.COMPLETING, Standing.WAITING])
+def test_a_requeue_that_slurm_has_forgotten_is_done_again(one: Machine, standing: Standing) -> None:
+    """Slurm was killed over it, and shows the run that had left: nobody lives there any more.
+
+    It would be minutes until Slurm misses it.
+    """
+    one.handle(asked("n2"))
+    assert kinds(one.handle(saved())) == [Requeue]
+    assert one.handle(looked(110.5, running())) == [], "not requeued yet"
+    one.handle(looked(111.0, replace(running(), standing=standing)))
+    commands = one.handle(looked(113.0, running()))
+    assert kinds(commands).count(Requeue) == 1
+    assert Requeue not in kinds(one.handle(looked(114.0, running()))), "once"
+    assert "Slurm has forgotten that it left" in story(one)
+    assert Start in kinds(one.handle(waiting(115.0)))
+    one.handle(looked(117.0, running(where="n2")))
+    one.handle(trains("n2", 118.0))
+    assert "moved, " in story(one)
+
+
+def test_another_run_on_the_same_node_is_no_forgotten_one(one: Machine) -> None:
+    """Slurm started it anew where it came from: a requeue counts as a new submission."""
+    one.handle(asked("n2"))
+    one.handle(saved())
+    one.handle(waiting(112.0))
+    again = replace(running(), submitted_at_s=112)
+    assert Requeue not in kinds(one.handle(looked(114.0, again)))
+    assert "Slurm started it on n1 instead" in story(one)
 
 
 def test_a_machine_brought_back_goes_on_with_the_move(one: Machine) -> None:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -39,3 +40,19 @@ def test_every_stage_of_a_move_is_explained_with_its_deadline() -> None:
     assert set(found) == {str(one) for one in Stage}
     for stage, seconds in PATIENCE_S.items():
         assert f" {seconds:g} s " in found[stage]
+
+
+def test_whatever_is_held_is_given_back_by_proof() -> None:
+    """Each row names test files that are there, and tests that are in one of them."""
+    part = TEXT.partition("## What Slipstream holds")[2].partition("\n#")[0]
+    lines = [line for line in part.splitlines() if line.startswith("| ")][2:]
+    assert len(lines) > 10
+    tests = {path.name: path.read_text() for path in Path(__file__).parents[1].rglob("test_*.py")}
+    for held, proof in ((line.split("|")[1], line.split("|")[-2]) for line in lines):
+        if proof.strip() == "the same":
+            continue
+        names = re.findall(r"(test_\w+\.py)", proof)
+        assert names, held
+        assert set(names) <= set(tests), held
+        for words in re.findall(r"`…_(\w+)`", proof):
+            assert any(f"_{words}(" in tests[name] for name in names), (held, words)

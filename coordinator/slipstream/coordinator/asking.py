@@ -58,6 +58,16 @@ def why_not_rebind(seat: Seat | None, pages: Sequence[Block]) -> str:
     return ""
 
 
+def heard(pages: Sequence[Block]) -> bool:
+    """Whether all that train have come to the mini-batch they were asked for something at."""
+    return all(
+        page.progress.directive_epoch == page.directive.epoch
+        and page.progress.minibatches >= page.directive.armed_for_minibatch
+        for page in pages
+        if _trains(page)
+    )
+
+
 def stand_apart(pages: Sequence[Block], directive: Directive) -> bool:
     """Whether ranks were stopped after different mini-batches, and so will not come together.
 

@@ -28,6 +28,7 @@ from slipstream.coordinator.reflexes import Reflexes
 from slipstream.coordinator.requests import Answer, RequestError
 from slipstream.coordinator.saver import Saver
 from slipstream.coordinator.seats import GpuUse, Seat, Task, choose
+from slipstream.coordinator.switch import Switch
 from slipstream.coordinator.tenants import Tenant, Tenants
 from slipstream.wire import batons
 from slipstream.wire.control_block import ENVIRONMENT_VARIABLE, Identity, Role
@@ -65,6 +66,7 @@ class Coordinator:
         """Who owns which GPU, and whether guests may join it."""
         self.reflexes = Reflexes(settings.mode, settings.node_rules)
         self.orders = Orders(self.reflexes)
+        self.switch = Switch(settings.disable_file)
         self.socket = NodeSocket(settings.node_socket, self.answer)
         self.sender = Sender(settings.events_socket)
         self.checkpoints = Checkpoints.of(settings)
@@ -278,6 +280,9 @@ class Coordinator:
             hooked=hooked,
             join_hookless=self.settings.join_hookless_owners,
         )
+        if self.switch.look():
+            self.renew_leases()  # or take them back
+        self.reflexes.off = self.switch.thrown
         now_s, gpus, pages = time.monotonic(), self.window.latest(), self._pages()
         jobs = reflexes.node_jobs(self.seats, self.tenants, self.owned, hooked=hooked)
         self.reflexes.seated(now_s, gpus, jobs)
@@ -394,4 +399,5 @@ class Coordinator:
         return {one.index: one.uuid for one in self.window.latest()}
 
     def _lease_until_ns(self) -> int:
-        return time.monotonic_ns() + int(self.settings.lease_s * 1e9)
+        lease_s = 0.0 if self.switch.thrown else self.settings.lease_s
+        return time.monotonic_ns() + int(lease_s * 1e9)

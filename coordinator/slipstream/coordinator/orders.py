@@ -33,10 +33,15 @@ class Orders:
         """Those of them whose pages say so."""
         self._reflexes = reflexes
         self._orders: dict[int, Directive] = {}
+        self._heard: set[int] = set()
 
     def of(self, job_id: int) -> Directive:
         """What a job's next page says from the beginning."""
         return self._orders.get(job_id, Directive())
+
+    def has_heard(self, job_id: int) -> bool:
+        """Whether the processes of a job know what its pages ask for by now."""
+        return job_id in self._heard
 
     def send(self, job_id: int, gpu_uuids: Sequence[str]) -> None:
         """Have a job go to these GPUs; its pages are told when it is settled."""
@@ -56,6 +61,7 @@ class Orders:
         self._orders = {
             job: self._ordered(seat, pages.get(job, ()), owned) for job, seat in seats.items()
         }
+        self._heard = {job for job in seats if asking.heard(pages.get(job, ()))}
 
     def _ordered(self, seat: Seat, pages: Sequence[Block], owned: Mapping[str, Owner]) -> Directive:
         """What a job is asked for by now; asks for it if that is new to any of its pages."""

@@ -66,6 +66,8 @@ class Reflexes:
 
     def __init__(self, mode: Mode, rules: NodeRules | None = None) -> None:
         self.mode = mode
+        self.off = False
+        """The kill switch is thrown: nobody is slowed, and nobody waits for a turn."""
         self.machine = NodeMachine(rules)
         self.commands: Counter[tuple[str, str]] = Counter()
         """How many there were, by kind and reason."""
@@ -73,6 +75,10 @@ class Reflexes:
         self._jobs: dict[int, NodeJob] = {}
         self._gpus: dict[str, int] = {}
         self._reported: dict[int, events.JobReported] = {}
+
+    @property
+    def _enforces(self) -> bool:
+        return self.mode is Mode.ENFORCE and not self.off
 
     @property
     def hurries(self) -> bool:
@@ -83,8 +89,12 @@ class Reflexes:
         )
 
     def wanted(self, job_id: int) -> Wanted:
-        """What a job is to be told; nothing but in `enforce`."""
-        return self._wanted.get(job_id, FREE) if self.mode is Mode.ENFORCE else FREE
+        """What a job is to be told; nothing but in `enforce`.
+
+        Switched off, caps are kept: without one a job would fail where its neighbours' memory is.
+        """
+        wanted = self._wanted.get(job_id, FREE) if self.mode is Mode.ENFORCE else FREE
+        return replace(FREE, cap_bytes=wanted.cap_bytes) if self.off else wanted
 
     def would_be(self, job_id: int) -> Wanted:
         """What it is to be told, or would be."""
@@ -92,7 +102,7 @@ class Reflexes:
 
     def guarantees(self) -> list[Guarantee]:
         """What owners lost to guests; only where guests did as they were told."""
-        return self.machine.guarantees() if self.mode is Mode.ENFORCE else []
+        return self.machine.guarantees() if self._enforces else []
 
     def told(self, job_id: int) -> dict[str, Any]:
         """What the scheduler hears of a job beside how far it is."""
@@ -187,7 +197,7 @@ class Reflexes:
         self._wanted[command.job_id] = after
         kind = type(command).__name__.lower()
         self.commands[kind, str(command.reason)] += 1
-        said = "" if self.mode is Mode.ENFORCE else "would be: "
+        said = "" if self._enforces else "would be: "
         level = logging.INFO if isinstance(command, Park | Return | Unpark) else logging.DEBUG
         _log.log(level, "%s%s", said, command)
 

@@ -1,19 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Saving a job when the scheduler asks for it: at the next boundary, and carried from the node."""
+"""Saving a job at its next boundary, and carrying that from the node.
+
+When the scheduler asks for it, and each job now and then: so a lost node costs no more than that.
+"""
 
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from slipstream.wire.control_block import Capability
+from slipstream.coordinator.periodic import Periodic
+from slipstream.core.classes import JobClass, Mode
+from slipstream.wire.control_block import Capability, Phase
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import Any
 
     from slipstream.coordinator.daemon import Coordinator
+    from slipstream.coordinator.seats import Seat
     from slipstream.wire.control_block import Progress
+
+_NOBODY: Final = 0
+"""In place of the number of a question: nobody asked."""
 
 
 class Saver:
@@ -25,11 +34,42 @@ class Saver:
         self._problems: dict[int, int] = {}
         """What had gone wrong in a job before it was asked to save itself."""
         self._answers: list[dict[str, Any]] = []
+        self._periodic = Periodic(coordinator.settings.checkpoint_every_s)
 
     @property
     def hurries(self) -> bool:
         """Whether the scheduler waits for an answer."""
-        return bool(self._numbers)
+        return any(self._numbers.values())
+
+    def tick(self, now_s: float) -> None:
+        """Save who is due by the interval; only where anything is carried out at all."""
+        node = self._coordinator
+        acts = node.settings.mode is Mode.ENFORCE and not node.switch.thrown
+        if not acts or not node.settings.durable_dir:
+            return
+        for job_id, number in self._numbers.items():
+            if number == _NOBODY and node.orders.has_heard(job_id):
+                node.orders.saving.discard(job_id)  # it may be parked while that is carried
+        able = [job for job, seat in node.seats.items() if self._may_be_saved(seat)]
+        late = self._periodic.due(now_s, node.seats, able) if not self._numbers else None
+        if late is not None:
+            self._periodic.begun(late, now_s)
+            self.save(late, _NOBODY)
+
+    def _may_be_saved(self, seat: Seat) -> bool:
+        """Without a wish of anybody's: not who is slowed for nobody, nor who waits for its turn.
+
+        Ranks on several nodes would be saved after different mini-batches, and never be whole.
+        """
+        pages = self._coordinator.progress().get(seat.job_id, ())
+        tenant = self._coordinator.tenants.get(seat.job_id)
+        return (
+            seat.class_name != JobClass.GUARANTEED
+            and tenant is not None
+            and tenant.nodes == 1
+            and restorable(pages)
+            and not any(page.phase in (Phase.PARKED, Phase.PAUSED) for page in pages)
+        )
 
     def save(self, job_id: int, number: int) -> None:
         """Ask a job to save itself, and carry that; the answer is in `told`."""
@@ -38,13 +78,13 @@ class Saver:
         if job_id in self._numbers:
             self._numbers[job_id] = number  # asked again after a restart: one answer will do
         elif seat is None:
-            self._answer(job_id, number, problem="it is not on this node")
+            self._refuse(job_id, number, "it is not on this node")
         elif not restorable(node.progress().get(job_id, ())):
-            self._answer(job_id, number, problem="its training cannot be restored")
+            self._refuse(job_id, number, "its training cannot be restored")
         elif not node.settings.durable_dir:
-            self._answer(job_id, number, problem="this node knows no shared filesystem")
+            self._refuse(job_id, number, "this node knows no shared filesystem")
         elif not node.checkpoints.carry(seat):
-            self._answer(job_id, number, problem="nobody could be started to carry it")
+            self._refuse(job_id, number, "nobody could be started to carry it")
         else:
             self._numbers[job_id] = number
             self._problems[job_id] = self._problems_of(job_id)
@@ -91,7 +131,12 @@ class Saver:
     def _problems_of(self, job_id: int) -> int:
         return sum(page.problems for page in self._coordinator.progress().get(job_id, ()))
 
+    def _refuse(self, job_id: int, number: int, problem: str) -> None:
+        if number != _NOBODY:
+            self._answer(job_id, number, problem=problem)
+
     def _answer(self, job_id: int, number: int, **more: object) -> None:
+        # Also what nobody asked for: the scheduler sees to it that the copy goes one day.
         self._tell("saved", job_id=job_id, number=number, **more)
 
     def _tell(self, what: str, **told: object) -> None:

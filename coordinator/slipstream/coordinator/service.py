@@ -139,6 +139,7 @@ class _Clock:
                 self._tidy_due_s = now_s + TIDY_EVERY_S
                 seats = dict(self._coordinator.seats)  # tasks are answered meanwhile
                 await asyncio.to_thread(self._coordinator.checkpoints.tidy, seats)
+            self._coordinator.saver.tick(now_s)
             for told in self._coordinator.saver.told():
                 if not await self._coordinator.sender.send(told):
                     self._coordinator.saver.keep(told)  # for a scheduler that is back soon

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import socket
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 DEFAULT_RUN_DIR: Final = "/run/slipstream"
+DEFAULT_SWITCH: Final = "/etc/slipstream/disable"
 INJECT: Final = Path(slipstream.wire.__file__).parent.with_name("torch_hooks") / "inject"
 """The import hook's folder: in the same wheel as `wire`, but never imported here."""
 
@@ -46,6 +48,10 @@ class Settings:
     """How large the ramdisk for checkpoints may be; 0: none of its own, but the run directory."""
     memory_floor_bytes: int
     """What checkpoints leave free of this node's memory."""
+    checkpoint_every_s: float = 600.0
+    """How often trainings that can be restored are saved by themselves (`enforce`); 0: never."""
+    disable_file: Path = Path(DEFAULT_SWITCH)
+    """The kill switch: thrown while it exists."""
     mode: Mode = Mode.OBSERVE
     """Whether shares, caps and turns are carried out (`enforce`) or only decided."""
     node_rules: NodeRules = NodeRules()  # noqa: RUF009 (frozen)
@@ -114,6 +120,12 @@ def read(argv: Sequence[str] | None, environment: Mapping[str, str]) -> Settings
         default=environment.get("SLIPSTREAM_COORDINATOR_MODE") or str(Mode.OBSERVE),
         help="enforce: hold owners' speed and take turns (default: %(default)s)",
     )
+    add(
+        "--disable-file",
+        type=Path,
+        default=Path(environment.get("SLIPSTREAM_DISABLE_FILE") or DEFAULT_SWITCH),
+        help="the kill switch: thrown while it exists (default: %(default)s)",
+    )
     add("--turn-s", type=_turn, default=60.0, help="a shared job's turn (default: %(default)s)")
     add("--metrics-port", type=int, default=0, help="also on the loopback (default: off)")
     add(
@@ -129,6 +141,12 @@ def read(argv: Sequence[str] | None, environment: Mapping[str, str]) -> Settings
         default=0,
         help="mount a ramdisk of its own for checkpoints, at most so large (default: the run "
         "directory takes them)",
+    )
+    add(
+        "--checkpoint-every-s",
+        type=_interval,
+        default=600.0,
+        help="save restorable jobs that often, in mode enforce; 0: never (default: %(default)s)",
     )
     add(
         "--memory-floor-mib",
@@ -151,6 +169,8 @@ def read(argv: Sequence[str] | None, environment: Mapping[str, str]) -> Settings
         durable_dir=told.durable_dir,
         checkpoint_room_bytes=max(0, told.checkpoint_room_mib) << 20,
         memory_floor_bytes=max(0, told.memory_floor_mib) << 20,
+        checkpoint_every_s=told.checkpoint_every_s,
+        disable_file=told.disable_file,
         mode=_mode(parser, told.mode),
         node_rules=NodeRules(turn_s=told.turn_s),
     )
@@ -167,6 +187,13 @@ def _turn(text: str) -> float:
     value = float(text)
     if not 1.0 <= value <= 3600.0:  # noqa: PLR2004 (an hour)
         raise argparse.ArgumentTypeError(f"{text} s: a turn takes 1 to 3600 seconds")
+    return value
+
+
+def _interval(text: str) -> float:
+    value = float(text)
+    if not 0.0 <= value < math.inf:
+        raise argparse.ArgumentTypeError(f"{text} s: say how often, or 0 for never")
     return value
 
 

@@ -51,6 +51,8 @@ class Tenant:
     carrier: Mapping[str, str]
     stands_for: int = 0
     """The guest that its GPUs are for, if it is a placeholder of the scheduler's."""
+    nodes: int = 0
+    """How many nodes it runs on; 0 if Slurm did not say."""
 
     @property
     def is_guest(self) -> bool:
@@ -128,6 +130,7 @@ class Tenants:
             pid=pid,
             started_ticks=started_ticks,
         )
+        nodes = environment.get("SLURM_JOB_NUM_NODES", "")
         words = (word.partition("=") for word in environment.get(CARRIER, "").split(","))
         return Tenant(
             job_id=int(job),
@@ -137,6 +140,7 @@ class Tenants:
             sees=indices(environment.get("CUDA_VISIBLE_DEVICES", "")),
             carrier={key: value for key, _, value in words if _WORD.fullmatch(value)},
             stands_for=_stands_for(uid, environment),
+            nodes=int(nodes) if nodes.isdigit() else 0,
         )
 
 
@@ -167,5 +171,6 @@ def _by_job(found: Iterable[Tenant]) -> dict[int, Tenant]:
             sees=tuple(dict.fromkeys((*known.sees, *one.sees))),
             carrier={**known.carrier, **one.carrier},
             stands_for=known.stands_for,
+            nodes=max(known.nodes, one.nodes),
         )
     return jobs

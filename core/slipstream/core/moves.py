@@ -48,6 +48,10 @@ class Saga:
     """The run of it that is moved: Slurm takes a requeue for a new submission."""
     starts: int = 0
     """How often it was told to start on its new nodes."""
+    gone: bool = False
+    """Slurm has shown that it leaves."""
+    forgotten: bool = False
+    """Slurm shows the run again that had left: its controller died before it wrote that down."""
 
     def at(self, stage: Stage, at_s: float) -> Saga:
         """In the next stage."""

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from slipstream.core.events import JobSaved, MoveAsked, NodeReported
     from slipstream.core.placement import Need, Placement
     from slipstream.core.records import JobRecord
+    from slipstream.core.sights import JobSight
     from slipstream.core.state import State
 
 BETWEEN_MOVES_S: Final = 600.0
@@ -106,6 +107,9 @@ def saved(state: State, event: JobSaved) -> list[Command]:
         why = event.problem or "it runs no more"
         _end(state, move, event.at_s, f"stays, it could not be saved: {why}")
         return []
+    if not state.advising:
+        _end(state, move, event.at_s, "stays: nothing is to be carried out any more")
+        return []
     state.moves[move.key] = move.at(Stage.LEAVING, event.at_s)
     state.left[move.key] = Left(number=move.number, at_s=event.at_s, nodes=move.origin)
     size = event.bytes_carried / 1e6
@@ -122,7 +126,13 @@ def seen(state: State, record: JobRecord, at_s: float) -> None:
         _end(state, move, at_s, "its move ends with it")
         return
     left_behind = move.stage in (Stage.LEAVING, Stage.PLACING)
+    if left_behind and record.phase in (Phase.COMPLETING, Phase.WAITING):
+        state.moves[move.key] = replace(move, gone=True)
     if record.phase is Phase.RUNNING and left_behind and record.sight:
+        if _is_back(move, record.sight):
+            back = replace(move.at(Stage.LEAVING, at_s), gone=False, forgotten=True)
+            state.moves[move.key] = back
+            return
         if record.sight.nodes == move.origin and move.stage is Stage.LEAVING:
             return  # not requeued yet, or refused: the deadline tells
         if record.sight.nodes == move.target:
@@ -130,6 +140,12 @@ def seen(state: State, record: JobRecord, at_s: float) -> None:
         else:
             where = ",".join(record.sight.nodes)
             _end(state, move, at_s, f"Slurm started it on {where} instead")
+
+
+def _is_back(move: Saga, sight: JobSight) -> bool:
+    """Whether Slurm takes the run that has left for one that is still there."""
+    same = sight.nodes == move.origin and sight.submitted_at_s == move.submitted_at_s
+    return move.gone and same
 
 
 def starts(state: State, at_s: float) -> list[Command]:
@@ -140,7 +156,11 @@ def starts(state: State, at_s: float) -> list[Command]:
     commands: list[Command] = []
     for move in list(state.moves.values()):
         record = state.jobs.get(move.key)
-        if move.stage is Stage.LEAVING and record and record.phase is Phase.WAITING:
+        if move.forgotten:
+            state.moves[move.key] = replace(move, forgotten=False)
+            _tell(state, move.key, at_s, "Slurm has forgotten that it left: requeued again")
+            commands.append(_order(move))
+        elif move.stage is Stage.LEAVING and record and record.phase is Phase.WAITING:
             placing = replace(move.at(Stage.PLACING, at_s), starts=move.starts + 1)
             state.moves[move.key] = placing
             commands.append(_order(placing))

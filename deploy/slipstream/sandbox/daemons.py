@@ -94,12 +94,16 @@ def coordinator(plan: Plan, layout: Layout, node: str) -> Daemon:
     """Our daemon of one node, which sees the node's GPUs through NVML."""
     return Daemon(
         f"coordinator-{node}",
-        (sys.executable, "-m", "slipstream.coordinator", f"--turn-s={plan.turn_s}"),
+        (
+            *(sys.executable, "-m", "slipstream.coordinator", f"--turn-s={plan.turn_s}"),
+            f"--checkpoint-every-s={plan.checkpoint_every_s}",
+        ),
         host=node if plan.netns else "head",
         environment={
             **plugins.controller_environment(layout),
             **plugins.node_environment(layout, node),
             "SLIPSTREAM_COORDINATOR_MODE": "enforce" if plan.enforce else "observe",
+            "SLIPSTREAM_DISABLE_FILE": str(layout.disable_file),
             "SLURMD_NODENAME": node,
             "SLIPSTREAM_DURABLE_ROOT": str(layout.durable),
             "SLIPSTREAM_GPU_STATE": str(layout.gpu_state(node)),

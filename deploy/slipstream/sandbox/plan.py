@@ -30,6 +30,8 @@ class Plan:
     """The coordinators carry out what they decide: shares, caps and turns."""
     turn_s: float = 60.0
     """How long a shared job's turn is."""
+    checkpoint_every_s: float = 600.0
+    """How often trainings that can be restored are saved, where coordinators enforce."""
     scheduler: Mapping[str, str] = field(default_factory=dict)
     """Settings of our scheduler, by their names."""
     accounting: bool = False
@@ -90,6 +92,7 @@ class Plan:
                 "daemons": self.daemons,
                 "enforce": self.enforce,
                 "turn_s": self.turn_s,
+                "checkpoint_every_s": self.checkpoint_every_s,
                 "scheduler": dict(self.scheduler),
                 "accounting": self.accounting,
                 "netns": self.netns,

@@ -36,6 +36,7 @@ class Options(TypedDict, total=False):
     daemons: bool
     enforce: bool
     turn_s: float
+    checkpoint_every_s: float
     scheduler: Mapping[str, str]
     accounting: bool
     netns: bool

@@ -21,7 +21,15 @@ from typing import TYPE_CHECKING, Any
 
 from slipstream.torch_hooks import attach, pages, rebind
 from slipstream.torch_hooks.attach import CHECKPOINT_VARIABLE, RESTORE_VARIABLE
-from slipstream.torch_hooks.checkpoint import found, generations, own, parts, ranks, restoring
+from slipstream.torch_hooks.checkpoint import (
+    found,
+    generations,
+    own,
+    parts,
+    ranks,
+    restoring,
+    shared,
+)
 from slipstream.torch_hooks.checkpoint.encoding import Encoder
 from slipstream.torch_hooks.checkpoint.generations import Generation
 from slipstream.torch_hooks.checkpoint.loops import Loops
@@ -331,7 +339,7 @@ def _left() -> list[Path]:
     """Where earlier starts of this job may have saved."""
     places = [_folder(CHECKPOINT_VARIABLE)]
     durable = os.environ.get(DURABLE_VARIABLE, "")
-    if durable and Path(durable).exists():
+    if durable and shared.waited_for(Path(durable), attach.tell) and Path(durable).exists():
         with _harmless("restore"):
             generations.check_ours(Path(durable))
             places.append(_folder(DURABLE_VARIABLE))

@@ -86,8 +86,9 @@ def _patiently(source: Path, target: Path, patience_s: float | None, since_s: fl
 
 def carry_all(source: Path, target: Path, since_s: float = 0.0) -> int:
     """The checkpoint of a job, and those of its tasks that train apart; returns the bytes."""
+    # Never the folder above these: where it is missing, what is shared is not there.
     for place in (target.parent, target):
-        place.mkdir(mode=0o700, parents=True, exist_ok=True)
+        place.mkdir(mode=0o700, exist_ok=True)
     generations.check_ours(target)
     folders = ["", *sorted(one.name for one in source.glob(_TASKS) if one.is_dir())]
     return sum(carry(source / name, target / name, since_s) for name in folders)
