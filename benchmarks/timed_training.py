@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A training of `feedback` and `preschedule`: real torch, kernels of 20 ms on a simulated GPU.
+
+    timed_training.py TIMES MINIBATCHES [LOADING_S]
+
+It knows nothing of Slipstream. When it has ended it leaves a file of when what was.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+
+STARTED_S = time.monotonic()
+
+import torch  # noqa: E402 (it is timed)
+
+from slipstream.torch_hooks import occupancy  # noqa: E402 (the same)
+
+IMPORTED_S = time.monotonic()
+MIB = 1 << 20
+KERNELS = 2
+KERNEL_MS = 10.0
+MEMORY_MIB = 2048
+
+
+def main() -> None:
+    """Load, then train."""
+    times, minibatches = Path(sys.argv[1]), int(sys.argv[2])
+    torch.set_num_threads(1)
+    model = torch.nn.Linear(16, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    samples = torch.randn(64, 32, 16)
+    time.sleep(float(sys.argv[3]) if sys.argv[3:] else 0.0)  # what reading its data takes
+    loaded_s = time.monotonic()
+    ran = []
+    with occupancy.open_gpu() as gpu, gpu.allocate(MEMORY_MIB * MIB):
+        for number in range(minibatches):
+            began_s = time.monotonic()
+            for _ in range(KERNELS):
+                last = gpu.launch(duration_us=1e3 * KERNEL_MS)
+            optimizer.zero_grad()
+            model(samples[number % len(samples)]).square().mean().backward()
+            last.wait()
+            ran.append((began_s, time.monotonic()))
+            optimizer.step()
+    told = {"started_s": STARTED_S, "imported_s": IMPORTED_S, "loaded_s": loaded_s, "ran": ran}
+    times.write_text(json.dumps(told))
+
+
+if __name__ == "__main__":
+    main()
