@@ -51,7 +51,8 @@ def main() -> None:
 
 
 def _half(*, ours: bool) -> dict[str, Any]:
-    told = _told(courses(ours=ours, jobs=JOBS, gpus=GPUS, training=[str(MINIBATCHES)]))
+    slots = JOBS // GPUS  # all of them have a seat
+    told = _told(courses(ours=ours, jobs=JOBS, training=[MINIBATCHES], gpus=GPUS, slots=slots))
     tell(f"{'ours' if ours else 'stock'}: {told}")
     return told
 

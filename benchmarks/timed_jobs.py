@@ -35,9 +35,11 @@ class Course:
     """Each mini-batch."""
 
 
-def courses(*, ours: bool, jobs: int, gpus: int, training: Sequence[str]) -> list[Course]:
+def courses(
+    *, ours: bool, jobs: int, training: Sequence[object], gpus: int = 1, slots: int = 3
+) -> list[Course]:
     """Run so many of a training, submitted at once, on one node of so many GPUs."""
-    shape = Shape(nodes=1, gpus_per_node=gpus, slots_per_gpu=-(-jobs // gpus), racks=1)
+    shape = Shape(nodes=1, gpus_per_node=gpus, slots_per_gpu=slots, racks=1)
     options: dict[str, Any] = {"daemons": True, "enforce": True} if ours else {"stock": True}
     with (
         tempfile.TemporaryDirectory(prefix="bf-") as folder,
@@ -53,10 +55,10 @@ def courses(*, ours: bool, jobs: int, gpus: int, training: Sequence[str]) -> lis
     return [Course(at_s, **one) for at_s, one in zip(submitted_s, times, strict=True)]
 
 
-def _submit(box: Sandbox, times: Path, words: Sequence[str], training: Sequence[str]) -> float:
+def _submit(box: Sandbox, times: Path, words: Sequence[str], training: Sequence[object]) -> float:
     """Returns when."""
     at_s = time.monotonic()
-    line = shlex.join([sys.executable, str(_TRAINING), str(times), *training])
+    line = shlex.join([sys.executable, str(_TRAINING), str(times), *map(str, training)])
     box.run("sbatch", f"--output={times}.out", *words, f"--wrap=exec {line}")
     return at_s
 

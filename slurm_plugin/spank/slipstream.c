@@ -22,7 +22,7 @@
 SPANK_PLUGIN(slipstream, 1)
 #pragma GCC visibility pop
 
-enum { ANSWER_MS = 200, LOCK_MS = 100, PATH_SIZE = 256, PYTHONPATH_SIZE = 16384 };
+enum { ANSWER_MS = 1000, LOCK_MS = 100, PATH_SIZE = 256, PYTHONPATH_SIZE = 16384 };
 
 // What the client has been told on its command line or in #SBATCH lines.
 static char given[SLIP_FLAG_COUNT][SLIP_VALUE_LIMIT + 1];

@@ -38,6 +38,8 @@ _log = logging.getLogger(__name__)
 _MIB: Final = 1 << 20
 _HURRY_S: Final = 5.0
 """How long a job may take to the boundary it was hurried to before that is given up."""
+_ENDS_WITHIN_S: Final = 2.0
+"""How long others wait closely for the process of a training that has ended."""
 _AWAY: Final = (Phase.PARKED, Phase.PAUSED)
 _BUSY: Final = frozenset(Phase) - {
     *(Phase.UNCLAIMED, Phase.IMPORTING, Phase.LOADING, Phase.ENDED),
@@ -73,10 +75,15 @@ class Reflexes:
         self._jobs: dict[int, NodeJob] = {}
         self._gpus: dict[str, int] = {}
         self._reported: dict[int, events.JobReported] = {}
+        self._ended_at_s: dict[int, float] = {}
+        """Trainings that are over, while their processes are not."""
+        self._at_s = 0.0
 
     @property
     def hurries(self) -> bool:
-        """Whether somebody waits for a job to park or to come to its boundary."""
+        """Whether somebody waits for a job to park, to come to its boundary or to be gone."""
+        if any(self._at_s < since_s + _ENDS_WITHIN_S for since_s in self._ended_at_s.values()):
+            return True
         return any(
             one.hurried_until_s or one.returns or (one.parked and not self._is_away(job))
             for job, one in self._wanted.items()
@@ -139,6 +146,12 @@ class Reflexes:
         self, at_s: float, pages: Mapping[int, Sequence[Block]], gpus: Sequence[GpuSample]
     ) -> None:
         """How far everybody is; what has not changed is not told."""
+        self._at_s = at_s
+        self._ended_at_s = {
+            job_id: self._ended_at_s.get(job_id, at_s)
+            for job_id in self._jobs
+            if _is_over(pages.get(job_id, ()))
+        }
         for job_id in self._jobs:
             told = report(at_s, job_id, pages.get(job_id, ()), gpus)
             before = self._reported.get(job_id)
@@ -275,6 +288,10 @@ def report(
         memory_mib=max(held, default=0),
         spilled_mib=max(page.progress.away_bytes for page in busy) // _MIB,
     )
+
+
+def _is_over(pages: Sequence[Block]) -> bool:
+    return bool(pages) and all(page.progress.phase == Phase.ENDED for page in pages)
 
 
 def _standing(busy: Sequence[Block]) -> Standing:

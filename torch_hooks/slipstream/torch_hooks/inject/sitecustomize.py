@@ -84,7 +84,11 @@ def _attaching(import_torch: Callable[[], None]) -> None:
     attach = _attach_module()
     if attach:
         attach.torch_is_coming()
-    import_torch()
+    try:
+        import_torch()
+    finally:
+        if attach:
+            attach.launch_line.leave()
     if attach:
         attach.attach()
 
