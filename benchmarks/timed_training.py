@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A training of `feedback` and `preschedule`: real torch, kernels of 20 ms on a simulated GPU.
 
-    timed_training.py TIMES MINIBATCHES [LOADING_S]
+    timed_training.py TIMES MINIBATCHES [LOADING]
+
+It loads for so many seconds, or until there is a file of that name.
 
 It updates its parameters by hand: torch's optimizers import another second's worth of modules when
 they are made, which would be most of what two cores have to do for sixteen jobs. On stock Slurm
@@ -24,8 +26,7 @@ from slipstream.torch_hooks.attach import boundary  # noqa: E402 (the same)
 
 IMPORTED_S = time.monotonic()
 MIB = 1 << 20
-KERNELS = 2
-KERNEL_MS = 10.0
+KERNEL_MS = 20.0
 MEMORY_MIB = 300  # what Gandiva found of a ResNet-50 at a boundary
 
 
@@ -35,24 +36,31 @@ def main() -> None:
     torch.set_num_threads(1)
     model = torch.nn.Linear(16, 4)
     samples = torch.randn(64, 32, 16)
-    time.sleep(float(sys.argv[3]) if sys.argv[3:] else 0.0)  # what reading its data takes
+    load(sys.argv[3] if sys.argv[3:] else "0")
     loaded_s = time.monotonic()
     ran = []
     with occupancy.open_gpu() as gpu, gpu.allocate(MEMORY_MIB * MIB):
         for number in range(minibatches):
             began_s = time.monotonic()
-            for _ in range(KERNELS):
-                last = gpu.launch(duration_us=1e3 * KERNEL_MS)
+            kernel = gpu.launch(duration_us=1e3 * KERNEL_MS)
             loss = model(samples[number % len(samples)]).square().mean()
             gradients = torch.autograd.grad(loss, list(model.parameters()))
-            last.wait()
+            kernel.wait()
             with torch.no_grad():
-                for parameter, gradient in zip(model.parameters(), gradients):
-                    parameter -= 0.01 * gradient
+                for parameter, gradient in zip(model.parameters(), gradients, strict=True):
+                    parameter.sub_(gradient, alpha=0.01)
             ran.append((began_s, time.monotonic()))
             boundary()
     told = {"started_s": STARTED_S, "imported_s": IMPORTED_S, "loaded_s": loaded_s, "ran": ran}
     times.write_text(json.dumps(told))
+
+
+def load(what: str) -> None:
+    """What reading its data takes."""
+    if not what.startswith("/"):
+        time.sleep(float(what))
+    while what.startswith("/") and not Path(what).exists():
+        time.sleep(0.02)
 
 
 if __name__ == "__main__":

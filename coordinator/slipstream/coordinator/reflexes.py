@@ -44,6 +44,7 @@ _AWAY: Final = (Phase.PARKED, Phase.PAUSED)
 _BUSY: Final = frozenset(Phase) - {
     *(Phase.UNCLAIMED, Phase.IMPORTING, Phase.LOADING, Phase.ENDED),
 }
+_OFF: Final = (Standing.PARKED, Standing.LOADING)
 _CLASSES: Final = {str(one): one for one in JobClass}
 
 
@@ -85,7 +86,7 @@ class Reflexes:
         if any(self._at_s < since_s + _ENDS_WITHIN_S for since_s in self._ended_at_s.values()):
             return True
         return any(
-            one.hurried_until_s or one.returns or (one.parked and not self._is_away(job))
+            one.hurried_until_s or one.returns or (one.parked and self._is_in_the_way(job))
             for job, one in self._wanted.items()
         )
 
@@ -173,9 +174,10 @@ class Reflexes:
         if stands or at_s >= wanted.hurried_until_s:
             self._wanted[job_id] = replace(wanted, hurried_until_s=0.0)
 
-    def _is_away(self, job_id: int) -> bool:
+    def _is_in_the_way(self, job_id: int) -> bool:
+        """Whether it uses its GPUs, or still has memory there."""
         told = self._reported.get(job_id)
-        return told is not None and told.standing is Standing.PARKED
+        return told is not None and told.standing not in _OFF
 
     # --- out ------------------------------------------------------------------------------------
 

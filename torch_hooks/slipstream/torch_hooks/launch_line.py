@@ -107,7 +107,7 @@ _place = Place()
 
 def _forget_in_child() -> None:
     """A fork has a copy of what is held, and nobody who waits."""
-    global _place  # noqa: PLW0603 (a process launches once)
+    global _place
     held, _place = _place.held, Place()
     if held is not None:
         os.close(held)

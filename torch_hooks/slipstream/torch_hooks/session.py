@@ -73,9 +73,7 @@ class Session:
         self._gate: Gate | None = None
         self.waits = _waits(block, notes)
         self._slept_ns = 0
-        block.write(
-            phase=Phase.LOADING, capabilities=self._capabilities, paused_ns=self._paused_ns
-        )
+        block.write(phase=Phase.LOADING, capabilities=self._capabilities, paused_ns=self._paused_ns)
 
     @property
     def minibatches(self) -> int:
