@@ -170,3 +170,31 @@ def test_a_guest_is_in_the_line_while_it_imports(
     page.refresh()
     assert (page.progress.gated_ns > 200_000_000) is waits
     task.communicate("\n")
+
+
+@pytest.mark.parametrize("fails", [False, True])
+@pytest.mark.parametrize("collects", [True, False])
+def test_garbage_is_collected_after_the_import_as_it_was_before(
+    tmp_path: Path, *, collects: bool, fails: bool
+) -> None:
+    """Not meanwhile; with a torch that says what it sees."""
+    told = "import gc; print(gc.isenabled())"
+    (tmp_path / "torch.py").write_text(f"{told}\n{'raise ValueError' if fails else ''}\n")
+    program = f"""
+import gc, sys
+sys.path.insert(0, {str(tmp_path)!r})
+{"" if collects else "gc.disable()"}
+try:
+    import torch
+except ValueError:
+    pass
+{told}
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, "PYTHONPATH": str(INJECT)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.split() == ["False", str(collects)]
