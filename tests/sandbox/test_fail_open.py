@@ -218,7 +218,7 @@ def test_without_a_coordinators_word_the_table_decides(
 
 
 def test_a_hung_coordinator_costs_its_deadline(box: Sandbox, node_socket: Path) -> None:
-    """A step of a guest: 200 ms, not more, measured against the same step without it."""
+    """A step of a guest: a second, not more, measured against the same step without it."""
     words = ("srun", "--quiet", OURS, "--gpus=1", "bash", "-c")
     steps = "for _ in 1 2 3; do date +%s%N; srun true; done; date +%s%N"
     with server(node_socket, "ok\\n", stopped=True):
@@ -226,7 +226,7 @@ def test_a_hung_coordinator_costs_its_deadline(box: Sandbox, node_socket: Path) 
     times = [int(line) for line in done.stdout.split()]
     took_s = [(after - before) / 1e9 for before, after in itertools.pairwise(times)]
     assert box.run(*words, "true").returncode == 0
-    assert 0.2 <= min(took_s) < 5
+    assert 1.0 <= min(took_s) < 6
 
 
 def test_a_plugin_that_is_missing_on_a_node_costs_nothing(box: Sandbox, tmp_path: Path) -> None:
