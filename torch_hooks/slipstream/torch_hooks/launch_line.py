@@ -46,7 +46,7 @@ class Place:
         self.held: int | None = None
         self._taken = threading.Event()
         self._lock = threading.Lock()
-        self._is_wanted = True
+        self._left = threading.Event()
 
     def take(self, run_dir: str, patience_s: float = PATIENCE_S) -> int:
         """Wait for it; returns how long that took (ns). Where there is no line nobody waits."""
@@ -62,7 +62,7 @@ class Place:
     def leave(self) -> None:
         """Give it back, or want it no more."""
         with self._lock:
-            self._is_wanted = False
+            self._left.set()
             held, self.held = self.held, None
             if held is not None:
                 os.close(held)
@@ -82,11 +82,11 @@ class Place:
 
     def _take_one(self, paths: Sequence[str], patience_s: float) -> None:
         ends_s = time.monotonic() + patience_s
-        while self._is_wanted and time.monotonic() < ends_s:
+        while not self._left.is_set() and time.monotonic() < ends_s:
             for path in paths:
                 descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
                 with self._lock:
-                    if self._is_wanted and _is_free(descriptor):
+                    if not self._left.is_set() and _is_free(descriptor):
                         self.held = descriptor
                         return
                 os.close(descriptor)
