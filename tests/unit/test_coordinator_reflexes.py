@@ -233,7 +233,7 @@ def test_a_page_says_where_its_job_stands(
 def test_the_end_of_a_process_is_waited_for_closely_but_not_for_ever() -> None:
     """Its training is over, and somebody may want its GPU; one that lives on is left in peace."""
     node = reflexes.Reflexes(Mode.ENFORCE)
-    job = NodeJob(7, JobClass.SHARED, CoreRole.GUEST, ("a",))
+    job = NodeJob(job_id=7, job_class=JobClass.SHARED, role=CoreRole.GUEST, gpus=("a",))
     node.seated(1.0, [], [job])
     node.heard(1.0, {7: [page(phase=Phase.TRAINING, minibatches=4)]}, [])
     assert not node.hurries
