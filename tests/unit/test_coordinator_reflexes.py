@@ -19,8 +19,9 @@ from slipstream.coordinator.gpus import GpuSample
 from slipstream.coordinator.joining import Owner, order
 from slipstream.coordinator.seats import Seat, Task
 from slipstream.coordinator.tenants import Tenant
-from slipstream.core.classes import JobClass
-from slipstream.core.node.events import Standing
+from slipstream.core.classes import JobClass, Mode
+from slipstream.core.classes import Role as CoreRole
+from slipstream.core.node.events import NodeJob, Standing
 from slipstream.wire import control_block
 from slipstream.wire.control_block import Directive, Identity, Phase, Progress, Request, Role, Up
 from stepd_rig import Slurm, directive, slurm_node
@@ -227,6 +228,18 @@ def test_a_page_says_where_its_job_stands(
     late = page(directive_epoch=1, **told_up)
     late.directive = one.directive
     assert reflexes.report(1.0, 7, [late], []).standing is not Standing.PARKED
+
+
+def test_the_end_of_a_process_is_waited_for_closely_but_not_for_ever() -> None:
+    """Its training is over, and somebody may want its GPU; one that lives on is left in peace."""
+    node = reflexes.Reflexes(Mode.ENFORCE)
+    job = NodeJob(job_id=7, job_class=JobClass.SHARED, role=CoreRole.GUEST, gpus=("a",))
+    node.seated(1.0, [], [job])
+    node.heard(1.0, {7: [page(phase=Phase.TRAINING, minibatches=4)]}, [])
+    assert not node.hurries
+    for at_s, hurries in ((2.0, True), (3.9, True), (4.1, False)):
+        node.heard(at_s, {7: [page(phase=Phase.ENDED, minibatches=4)]}, [])
+        assert node.hurries is hurries
 
 
 def test_a_report_is_the_slowest_process_and_the_fullest_gpu() -> None:

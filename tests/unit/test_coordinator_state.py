@@ -195,6 +195,23 @@ def test_a_new_phase_is_told_at_once_and_a_new_mini_batch_is_not() -> None:
     assert len({loading, matters(opened), matters(shut)}) == 3
 
 
+def test_a_place_is_free_as_soon_as_its_process_has_left() -> None:
+    """Also of a job whose page said before that it has ended: only now does Slurm let go of it."""
+    window = Window()
+    window.add([sample(1, 40)])
+
+    def matters(*tasks: Task) -> object:
+        seats = {2: Seat(2, 0, Role.GUEST, "shared", "", ("GPU-0",), tasks)}
+        progress = {2: [Progress(phase=Phase.ENDED)]}
+        told = events.event(
+            node="n1", at_s=5, window=window, seats=seats, owned={}, progress=progress
+        )
+        assert told["gpus"][0]["guest_jobs"] == ([2] if tasks else [])
+        return events.what_matters(told)
+
+    assert matters(Task("batch", 0, 200, 1)) != matters()
+
+
 def test_settings_come_from_argument_environment_and_default() -> None:
     """In this order."""
     plain = settings.read([], {})

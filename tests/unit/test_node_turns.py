@@ -133,6 +133,21 @@ def test_an_old_job_has_a_turn_after_eight_new_ones() -> None:
     assert world.bodies[1].ran_s > had + 2
 
 
+def test_new_jobs_pass_old_ones_gpu_by_gpu() -> None:
+    """Eight may in a row on each: on the GPU beside it the next one does not wait for that."""
+    world = World(NodeRules(turn_s=60.0, feedback_minibatches=100)).gpus("a", "b")
+    for old, gpu in ((1, "a"), (2, "b")):
+        world.arrive(shared(old, gpu))
+    world.run(10)
+    for job in range(3, 11):
+        world.arrive(shared(job, "b"))
+    while sum(world.bodies[job].done > 0 for job in range(3, 11)) < 8:
+        world.run(0.1)
+    world.arrive(shared(11, "a"))
+    world.run(1)
+    assert on_gpu(world, "a") == [11]
+
+
 def test_a_job_on_two_gpus_has_both_or_none() -> None:
     """And turns of the node end together, so that it comes to its turn at all."""
     world = World(RULES).gpus("a", "b")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -30,7 +31,7 @@ from slipstream.coordinator.saver import Saver
 from slipstream.coordinator.seats import GpuUse, Seat, Task, choose
 from slipstream.coordinator.switch import Switch
 from slipstream.coordinator.tenants import Tenant, Tenants
-from slipstream.wire import batons
+from slipstream.wire import batons, launches
 from slipstream.wire.control_block import ENVIRONMENT_VARIABLE, Identity, Role
 
 if TYPE_CHECKING:
@@ -331,6 +332,13 @@ class Coordinator:
                 # Anybody may open it to lock it, and nobody may write.
                 Path(path).touch(mode=0o444, exist_ok=True)
         self._make_phase_words()
+
+    def make_launch_line(self) -> None:
+        """The files that guests lock while they import torch: as many at a time as help."""
+        folder = Path(launches.folder(str(self.settings.run_dir)))
+        folder.mkdir(mode=0o755, exist_ok=True)
+        for name in launches.names(os.cpu_count() or 1):
+            (folder / name).touch(mode=0o444, exist_ok=True)
 
     def sweep(self, now_s: float) -> None:
         """Let go of what has ended, and learn which GPUs Slurm gave to owners."""

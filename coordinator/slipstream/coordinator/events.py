@@ -41,6 +41,8 @@ def event(  # noqa: PLR0913 (one for each that knows something)
 ) -> dict[str, Any]:
     """The node as it is now."""
     meters = measured or {}
+    # Whose last process has left may come back with its next step, but for now its place is free.
+    sits = {job: seat for job, seat in seats.items() if seat.tasks}
     return {
         "v": VERSION,
         "node": node,
@@ -55,7 +57,7 @@ def event(  # noqa: PLR0913 (one for each that knows something)
                 "owner_job": owned[gpu.uuid].job_id if gpu.uuid in owned else None,
                 "guest_jobs": [
                     job
-                    for job in guests_of(seats, gpu.uuid)
+                    for job in guests_of(sits, gpu.uuid)
                     if gpu.uuid not in owned or owned[gpu.uuid].job_id != job
                 ],
                 "takes_guests": gpu.uuid not in owned or owned[gpu.uuid].takes_guests,

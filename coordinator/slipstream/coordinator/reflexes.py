@@ -38,10 +38,13 @@ _log = logging.getLogger(__name__)
 _MIB: Final = 1 << 20
 _HURRY_S: Final = 5.0
 """How long a job may take to the boundary it was hurried to before that is given up."""
+_ENDS_WITHIN_S: Final = 2.0
+"""How long others wait closely for the process of a training that has ended."""
 _AWAY: Final = (Phase.PARKED, Phase.PAUSED)
 _BUSY: Final = frozenset(Phase) - {
     *(Phase.UNCLAIMED, Phase.IMPORTING, Phase.LOADING, Phase.ENDED),
 }
+_OFF: Final = (Standing.PARKED, Standing.LOADING)
 _CLASSES: Final = {str(one): one for one in JobClass}
 
 
@@ -75,6 +78,9 @@ class Reflexes:
         self._jobs: dict[int, NodeJob] = {}
         self._gpus: dict[str, int] = {}
         self._reported: dict[int, events.JobReported] = {}
+        self._ended_at_s: dict[int, float] = {}
+        """Trainings that are over, while their processes are not."""
+        self._at_s = 0.0
 
     @property
     def _enforces(self) -> bool:
@@ -82,9 +88,11 @@ class Reflexes:
 
     @property
     def hurries(self) -> bool:
-        """Whether somebody waits for a job to park or to come to its boundary."""
+        """Whether somebody waits for a job to park, to come to its boundary or to be gone."""
+        if any(self._at_s < since_s + _ENDS_WITHIN_S for since_s in self._ended_at_s.values()):
+            return True
         return any(
-            one.hurried_until_s or one.returns or (one.parked and not self._is_away(job))
+            one.hurried_until_s or one.returns or (one.parked and self._is_in_the_way(job))
             for job, one in self._wanted.items()
         )
 
@@ -149,6 +157,12 @@ class Reflexes:
         self, at_s: float, pages: Mapping[int, Sequence[Block]], gpus: Sequence[GpuSample]
     ) -> None:
         """How far everybody is; what has not changed is not told."""
+        self._at_s = at_s
+        self._ended_at_s = {
+            job_id: self._ended_at_s.get(job_id, at_s)
+            for job_id in self._jobs
+            if _is_over(pages.get(job_id, ()))
+        }
         for job_id in self._jobs:
             told = report(at_s, job_id, pages.get(job_id, ()), gpus)
             before = self._reported.get(job_id)
@@ -170,9 +184,10 @@ class Reflexes:
         if stands or at_s >= wanted.hurried_until_s:
             self._wanted[job_id] = replace(wanted, hurried_until_s=0.0)
 
-    def _is_away(self, job_id: int) -> bool:
+    def _is_in_the_way(self, job_id: int) -> bool:
+        """Whether it uses its GPUs, or still has memory there."""
         told = self._reported.get(job_id)
-        return told is not None and told.standing is Standing.PARKED
+        return told is not None and told.standing not in _OFF
 
     # --- out ------------------------------------------------------------------------------------
 
@@ -285,6 +300,10 @@ def report(
         memory_mib=max(held, default=0),
         spilled_mib=max(page.progress.away_bytes for page in busy) // _MIB,
     )
+
+
+def _is_over(pages: Sequence[Block]) -> bool:
+    return bool(pages) and all(page.progress.phase == Phase.ENDED for page in pages)
 
 
 def _standing(busy: Sequence[Block]) -> Standing:

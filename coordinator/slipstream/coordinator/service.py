@@ -46,6 +46,7 @@ async def run(settings: Settings) -> None:
         coordinator.sample()
         coordinator.recover()
         coordinator.make_batons()
+        coordinator.make_launch_line()
         coordinator.renew_leases()
         coordinator.checkpoints.prepare()
         async with contextlib.AsyncExitStack() as stack:

@@ -72,6 +72,8 @@ _EVERYBODY: Final = 0o666
 _TURN_OF_A_THREAD_S: Final = 0.0005
 """Python's 5 ms, several times in one answer, are most of what job_submit waits for us."""
 
+_ENDED: Final = "ended"
+"""What a node says of a job whose program has left its training, or is gone."""
 _LOOK_EVERY_S: Final = 0.2
 """How old the answer may be to whether slurmctld follows the board: it takes longer to start."""
 
@@ -255,7 +257,7 @@ class Daemon:
             self._reported(told)
 
     def _reported(self, report: NodeReported) -> None:
-        """A coordinator told us. If jobs came, went or changed, Slurm will show the same soon."""
+        """A coordinator told us. If jobs came or went, Slurm will show the same soon."""
         before = self._engine.machine.state.reports.get(report.node)
         self._engine.take(report)
         self._historian.reported(report)
@@ -302,10 +304,10 @@ def _take_rules(journal: Journal, machine: Machine, rules: Rules) -> None:
 
 
 def _seats(report: NodeReported) -> tuple[object, ...]:
-    """Who sits where, and what they do: heartbeats in between are no reason to ask Slurm."""
+    """Who sits where, and whose program has ended: of turns Slurm knows nothing."""
     return (
         tuple((gpu.uuid, gpu.owner_job, gpu.guest_jobs) for gpu in report.gpus),
-        tuple((job.ref, job.phase) for job in report.jobs),
+        tuple((job.ref, job.phase == _ENDED) for job in report.jobs),
     )
 
 

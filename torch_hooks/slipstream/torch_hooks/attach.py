@@ -24,6 +24,7 @@ from slipstream.torch_hooks import (
     dynamo,
     first_use,
     image,
+    launch_line,
     native,
     native_step,
     notes,
@@ -128,7 +129,8 @@ class _Process:
     def begin(self) -> None:
         if self.session is None and self.block is not None:
             self.tell_launch()
-            self.session = Session(self.block, self.notes, self.requests)
+            waited_ns = self.launch.get("gated_ns", 0)
+            self.session = Session(self.block, self.notes, self.requests, waited_ns=waited_ns)
             if self.session.waits and self.loader_waits is None and "torch" in sys.modules:
                 self.loader_waits = _watch_loaders()
 
@@ -196,9 +198,10 @@ def torch_is_coming() -> None:
         _process.begin_early()
         _process.claim()
         if _process.block and not _process.session:
-            _process.tell_launch()
             _process.block.write(phase=Phase.IMPORTING)
             _process.read_ahead()
+            _process.launch["gated_ns"] = launch_line.wait(_process.block)
+            _process.tell_launch()
 
 
 @_harmless

@@ -47,6 +47,7 @@ class Session:
         block: Block,
         notes: Notes,
         requests: dict[int, Callable[[], None]] | None = None,
+        waited_ns: int = 0,
     ) -> None:
         self.block = block
         self.course = Course(began_ns=monotonic_ns())
@@ -60,7 +61,7 @@ class Session:
         self._lost = False
         self._armed = False
         self._baton_waited_ns = 0
-        self._paused_ns = 0
+        self._paused_ns = waited_ns  # before torch was imported
         self._saving_ns = 0
         self._owned_up = 0
         self._parked_ns = 0
@@ -72,7 +73,7 @@ class Session:
         self._gate: Gate | None = None
         self.waits = _waits(block, notes)
         self._slept_ns = 0
-        block.write(phase=Phase.LOADING, capabilities=self._capabilities)
+        block.write(phase=Phase.LOADING, capabilities=self._capabilities, paused_ns=self._paused_ns)
 
     @property
     def minibatches(self) -> int:

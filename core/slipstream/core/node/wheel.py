@@ -83,7 +83,8 @@ class Wheel:
     rules: NodeRules
     members: dict[int, Member] = field(default_factory=dict)
     _arrivals: int = 0
-    _new_in_a_row: int = 0
+    _passed: dict[str, int] = field(default_factory=dict)
+    """New jobs in a row that have passed an old one, on each GPU."""
     _round_ends_s: float = 0.0
 
     # --- what happened --------------------------------------------------------------------------
@@ -204,10 +205,9 @@ class Wheel:
         """Who should have the GPUs now, or that much later: no two on one of them."""
         taken: set[str] = set()
         chosen: list[int] = []
-        new_first = self._new_in_a_row < self.rules.feedback_in_a_row
         ranked = sorted(
             (one for one in self.members.values() if one.job.leads or one.called),
-            key=lambda one: self._rank(one, at_s, ahead_s, new_first=new_first),
+            key=lambda one: self._rank(one, at_s, ahead_s),
         )
         for member in ranked:
             if taken.isdisjoint(member.job.gpus):
@@ -215,12 +215,10 @@ class Wheel:
                 chosen.append(member.job.job_id)
         return chosen
 
-    def _rank(
-        self, one: Member, at_s: float, ahead_s: float, *, new_first: bool
-    ) -> tuple[object, ...]:
+    def _rank(self, one: Member, at_s: float, ahead_s: float) -> tuple[object, ...]:
         """Called gangs, the ready, priority, the new, those within their turn, who had least."""
         within = one.turn is Turn.RUNNING and at_s + ahead_s < one.ends_at_s
-        new = one.is_new and new_first
+        new = one.is_new and not self._is_old_ones_turn(one.job.gpus)
         more_s = ahead_s if one.turn is Turn.RUNNING else 0.0
         return (
             one.job.leads,
@@ -232,6 +230,10 @@ class Wheel:
             one.since if new else one.had + more_s / one.job.weight,
             one.job.job_id,  # the number settles ties
         )
+
+    def _is_old_ones_turn(self, gpus: Iterable[str]) -> bool:
+        """Whether so many new jobs have passed an old one there that no more may."""
+        return any(self._passed.get(one, 0) >= self.rules.feedback_in_a_row for one in gpus)
 
     def _is_contended(self) -> bool:
         """Whether anybody waits for a GPU that another has."""
@@ -270,8 +272,9 @@ class Wheel:
         if self._is_taken(member):
             return self._end(member, at_s)  # not before they have left
         waited = any(one.ready and not one.is_new for one in self._waiting_for(job.gpus))
-        member.is_kept = self._new_in_a_row >= self.rules.feedback_in_a_row and not member.is_new
-        self._new_in_a_row = self._new_in_a_row + 1 if member.is_new and waited else 0
+        member.is_kept = self._is_old_ones_turn(job.gpus) and not member.is_new
+        for gpu in job.gpus:
+            self._passed[gpu] = self._passed.get(gpu, 0) + 1 if member.is_new and waited else 0
         member.turn = Turn.RUNNING
         member.charged_at_s = at_s
         member.ends_at_s = self._turn_ends_s(member, at_s)

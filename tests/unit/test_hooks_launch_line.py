@@ -1,0 +1,200 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The launch line: so many at a time, in the order they came, and nobody waits for ever."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from slipstream.coordinator import blocks
+from slipstream.torch_hooks import block as hook_blocks
+from slipstream.torch_hooks import launch_line
+from slipstream.torch_hooks.launch_line import Place
+from slipstream.wire import launches
+from slipstream.wire.control_block import Identity, Phase, Role
+
+pytestmark = pytest.mark.unit
+
+INJECT = Path(hook_blocks.__file__).with_name("inject")
+HOLDER = """
+import sys, time
+from slipstream.torch_hooks.launch_line import Place
+place = Place()
+place.take(sys.argv[1])
+print(place.held is not None, flush=True)
+time.sleep(60)
+"""
+MAKES_TORCH = """
+import pathlib, sys
+folder = pathlib.Path(sys.argv[1])
+(folder / "torch.py").write_text("import time; time.sleep(0.1); {}")
+sys.path.insert(0, str(folder))
+try:
+    import torch
+except ValueError:
+    pass
+print("ready", flush=True)
+sys.stdin.readline()
+"""
+
+
+@pytest.fixture
+def run_dir(tmp_path: Path) -> str:
+    """A node's folder with a line in which two may launch at a time."""
+    folder = Path(launches.folder(str(tmp_path)))
+    folder.mkdir()
+    for name in launches.names(2):
+        (folder / name).touch(mode=0o444)
+    return str(tmp_path)
+
+
+def taken(run_dir: str, patience_s: float = 30.0) -> Place:
+    """A place, or what comes of waiting for one."""
+    place = Place()
+    place.take(run_dir, patience_s)
+    return place
+
+
+def test_as_many_launch_at_a_time_as_there_are_numbers(run_dir: str) -> None:
+    """The third waits until one of them leaves."""
+    first, second = taken(run_dir), taken(run_dir)
+    third = taken(run_dir, patience_s=0.1)
+    assert (first.held is not None, second.held is not None) == (True, True)
+    assert third.held is None, "it goes on all the same: nobody waits for ever"
+    second.leave()
+    assert taken(run_dir).held is not None
+
+
+def test_the_order_in_which_they_came_is_kept(run_dir: str) -> None:
+    """Six wait behind two; each leaves at once when it had its place."""
+    ahead = [taken(run_dir), taken(run_dir)]
+    came: list[int] = []
+
+    def wait(number: int) -> None:
+        place = taken(run_dir)
+        came.append(number)
+        place.leave()
+
+    threads = []
+    for number in range(6):
+        threads.append(threading.Thread(target=wait, args=(number,)))
+        threads[-1].start()
+        time.sleep(0.05)
+    assert came == []
+    ahead[0].leave()
+    for thread in threads:
+        thread.join(30)
+    assert came == [0, 1, 2, 3, 4, 5]
+    ahead[1].leave()
+
+
+def test_a_place_comes_back_when_its_process_is_killed(run_dir: str) -> None:
+    """The kernel gives it back."""
+    holders = [
+        subprocess.Popen([sys.executable, "-c", HOLDER, run_dir], stdout=subprocess.PIPE, text=True)
+        for _ in range(2)
+    ]
+    for holder in holders:
+        assert holder.stdout
+        assert holder.stdout.readline() == "True\n"
+    assert taken(run_dir, patience_s=0.1).held is None
+    for holder in holders:
+        holder.kill()
+        holder.communicate()
+    assert taken(run_dir).held is not None
+
+
+def test_a_fork_does_not_hold_what_its_parent_gives_back(
+    run_dir: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its copy of the lock is closed."""
+    first, second = taken(run_dir), taken(run_dir)
+    monkeypatch.setattr(launch_line, "_place", first)
+    pid = os.fork()
+    if not pid:
+        time.sleep(60)
+        os._exit(0)
+    try:
+        launch_line.leave()
+        assert taken(run_dir, patience_s=10.0).held is not None
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        second.leave()
+
+
+def test_where_there_is_no_line_nobody_waits(tmp_path: Path) -> None:
+    """A coordinator of an older version, or none."""
+    assert taken(str(tmp_path)).held is None
+
+
+@pytest.mark.parametrize(
+    ("role", "import_fails", "waits"),
+    [(Role.GUEST, False, True), (Role.GUEST, True, True), (Role.OWNER, False, False)],
+    ids=["a guest", "a guest whose torch is broken", "an owner"],
+)
+def test_a_guest_is_in_the_line_while_it_imports(
+    run_dir: str, role: Role, *, import_fails: bool, waits: bool
+) -> None:
+    """It waits for its place, says `importing`, and holds it no longer than the import lasts."""
+    ahead = [taken(run_dir), taken(run_dir)]
+    identity = Identity(*(7, "0", 0, os.getuid(), role, "shared", "t", ("a",), os.getpid(), 1))
+    page = blocks.create(Path(run_dir) / "blocks", identity, lease_until_ns=1 << 62)
+    program = MAKES_TORCH.format("raise ValueError" if import_fails else "")
+    task = subprocess.Popen(
+        [sys.executable, "-c", program, run_dir],
+        env={**os.environ, "PYTHONPATH": str(INJECT), "SLIPSTREAM_CONTROL": str(page.path)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert task.stdout
+    if waits:
+        deadline_s = time.monotonic() + 30
+        while page.progress.phase != Phase.IMPORTING and time.monotonic() < deadline_s:
+            time.sleep(0.01)
+            page.refresh()
+        time.sleep(0.3)
+        assert task.poll() is None
+        ahead[0].leave()
+    assert task.stdout.readline() == "ready\n"
+    if waits:
+        assert taken(run_dir, patience_s=5.0).held is not None, "it was given back"
+    page.refresh()
+    assert (page.progress.gated_ns > 200_000_000) is waits
+    task.communicate("\n")
+
+
+@pytest.mark.parametrize("fails", [False, True])
+@pytest.mark.parametrize("collects", [True, False])
+def test_garbage_is_collected_after_the_import_as_it_was_before(
+    tmp_path: Path, *, collects: bool, fails: bool
+) -> None:
+    """Not meanwhile; with a torch that says what it sees."""
+    told = "import gc; print(gc.isenabled())"
+    (tmp_path / "torch.py").write_text(f"{told}\n{'raise ValueError' if fails else ''}\n")
+    program = f"""
+import gc, sys
+sys.path.insert(0, {str(tmp_path)!r})
+{"" if collects else "gc.disable()"}
+try:
+    import torch
+except ValueError:
+    pass
+{told}
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, "PYTHONPATH": str(INJECT)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.split() == ["False", str(collects)]
