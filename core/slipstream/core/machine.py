@@ -86,6 +86,7 @@ class Machine:
                 state.slurm_away = True
             case events.SlurmFound():
                 state.slurm_away = False
+                moving.controller_back(state)
             case events.CommandRefused():
                 self._refused(event)
                 moving.refused(state, event.token, event.text, event.at_s)
