@@ -94,6 +94,7 @@ class Machine:
                 state.slurm_away = True
             case events.SlurmFound():
                 state.slurm_away = False
+                moving.controller_back(state)
             case events.CommandRefused(about="Extend"):
                 extending.refused(state, event)
                 return []

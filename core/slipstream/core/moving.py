@@ -142,6 +142,13 @@ def seen(state: State, record: JobRecord, at_s: float) -> None:
             _end(state, move, at_s, f"Slurm started it on {where} instead")
 
 
+def controller_back(state: State) -> None:
+    """It may have forgotten what it was asked for last; whoever asks again looks first."""
+    for move in list(state.moves.values()):
+        if move.stage is Stage.LEAVING:
+            state.moves[move.key] = replace(move, forgotten=True)
+
+
 def _is_back(move: Saga, sight: JobSight) -> bool:
     """Whether Slurm takes the run that has left for one that is still there."""
     same = sight.nodes == move.origin and sight.submitted_at_s == move.submitted_at_s
@@ -156,9 +163,9 @@ def starts(state: State, at_s: float) -> list[Command]:
     commands: list[Command] = []
     for move in list(state.moves.values()):
         record = state.jobs.get(move.key)
-        if move.forgotten:
+        if move.forgotten and record and record.phase is Phase.RUNNING:
             state.moves[move.key] = replace(move, forgotten=False)
-            _tell(state, move.key, at_s, "Slurm has forgotten that it left: requeued again")
+            _tell(state, move.key, at_s, "Slurm may have forgotten that it left: requeued again")
             commands.append(_order(move))
         elif move.stage is Stage.LEAVING and record and record.phase is Phase.WAITING:
             placing = replace(move.at(Stage.PLACING, at_s), starts=move.starts + 1)
