@@ -9,7 +9,7 @@ import pytest
 
 from core_world import looked, machine, node, request, sight, token
 from slipstream.core.classes import Mode, Role, Strength
-from slipstream.core.commands import Advise, Command, Requeue, Save, Start
+from slipstream.core.commands import Advise, Command, Requeue, Save, Start, Withdraw
 from slipstream.core.events import (
     ClusterSeen,
     CommandRefused,
@@ -218,6 +218,21 @@ def test_what_is_switched_off_before_it_has_left_stays(
     assert one.handle(saved()) == []
     assert one.state.moves == {}
     assert "nothing is to be carried out any more" in story(one)
+
+
+@pytest.mark.parametrize("event", [SwitchedOff(113.0), ModeChanged(113.0, Mode.OBSERVE)])
+def test_what_is_switched_off_between_two_nodes_still_goes_to_the_new_one(
+    one: Machine, event: SwitchedOff | ModeChanged
+) -> None:
+    """Free to start at once on the node that it left it would be lost by Slurm."""
+    one.handle(asked("n2"))
+    one.handle(saved())
+    one.handle(waiting(112.0))
+    assert not [told for told in one.handle(event) if isinstance(told, Withdraw)]
+    (advice,) = one.state.advice.values()
+    assert advice.nodes == ("n2",)
+    one.handle(looked(114.0, running(where="n2")))
+    assert one.state.advice == {}
 
 
 def test_a_refused_requeue_leaves_it_running(one: Machine) -> None:

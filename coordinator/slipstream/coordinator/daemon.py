@@ -9,12 +9,10 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from slipstream.coordinator import asking, blocks, joining, phases, reflexes, store
+from slipstream.coordinator import asking, blocks, guest_locks, joining, phases, reflexes, store
 from slipstream.coordinator.checkpoints import Checkpoints
 from slipstream.coordinator.closed_gpus import ClosedGpus
 from slipstream.coordinator.devices import DeviceCgroups
@@ -31,11 +29,11 @@ from slipstream.coordinator.saver import Saver
 from slipstream.coordinator.seats import GpuUse, Seat, Task, choose
 from slipstream.coordinator.switch import Switch
 from slipstream.coordinator.tenants import Tenant, Tenants
-from slipstream.wire import batons, launches
 from slipstream.wire.control_block import ENVIRONMENT_VARIABLE, Identity, Role
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
     from typing import Any
 
     from slipstream.coordinator.gpus import ProcessUse
@@ -323,22 +321,10 @@ class Coordinator:
             with contextlib.suppress(OSError):
                 block.renew_lease(until_ns)
 
-    def make_batons(self) -> None:
-        """The files that guests lock while nobody coordinates them, and the words of owners."""
-        run_dir = str(self.settings.run_dir)
-        Path(batons.folder(run_dir)).mkdir(mode=0o755, exist_ok=True)
-        for gpu in self.window.latest():
-            for path in batons.paths(run_dir, gpu.uuid):
-                # Anybody may open it to lock it, and nobody may write.
-                Path(path).touch(mode=0o444, exist_ok=True)
+    def make_locks(self) -> None:
+        """The files that guests lock, and the words of owners."""
+        guest_locks.make(self.settings.run_dir, [gpu.uuid for gpu in self.window.latest()])
         self._make_phase_words()
-
-    def make_launch_line(self) -> None:
-        """The files that guests lock while they import torch: as many at a time as help."""
-        folder = Path(launches.folder(str(self.settings.run_dir)))
-        folder.mkdir(mode=0o755, exist_ok=True)
-        for name in launches.names(os.cpu_count() or 1):
-            (folder / name).touch(mode=0o444, exist_ok=True)
 
     def sweep(self, now_s: float) -> None:
         """Let go of what has ended, and learn which GPUs Slurm gave to owners."""

@@ -45,8 +45,7 @@ async def run(settings: Settings) -> None:
         coordinator = Coordinator(settings)
         coordinator.sample()
         coordinator.recover()
-        coordinator.make_batons()
-        coordinator.make_launch_line()
+        coordinator.make_locks()
         coordinator.renew_leases()
         coordinator.checkpoints.prepare()
         async with contextlib.AsyncExitStack() as stack:
@@ -134,7 +133,7 @@ class _Clock:
             if now_s >= self._leases_due_s:
                 self._leases_due_s = now_s + LEASE_EVERY_S
                 self._coordinator.renew_leases()
-                self._coordinator.make_batons()
+                self._coordinator.make_locks()
                 self._coordinator.publish_closed_gpus()
             if now_s >= self._tidy_due_s:
                 self._tidy_due_s = now_s + TIDY_EVERY_S

@@ -324,7 +324,9 @@ class Machine:
         commands = upgrades
         for verdict in found.verdicts:
             commands += self._advised(verdict, at_s)
-        said = {one.advice_key for one in found.verdicts} if state.advising else set()
+        # Who has left by a move keeps its nodes: back where it was at once, Slurm would lose it.
+        on, moves = state.advising, state.moves
+        said = {one.advice_key for one in found.verdicts if on or one.record.key in moves}
         for key in [key for key in state.advice if key not in said]:
             commands += self._withdrawn(key)
         swaps, self._swap_at_s = swapping.swaps(

@@ -16,7 +16,7 @@ from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]  # s
 
 from slipstream.estimator.columns import Row, columns_of, configuration
 from slipstream.estimator.growth import Laws
-from slipstream.estimator.growth_fit import BENT, Choice, curved, law_of, power_law
+from slipstream.estimator.growth_fit import BENT, Choice, blended, curved, law_of, power_law
 from slipstream.estimator.judging import quantile_of, score_of
 from slipstream.estimator.labels import LABELS, NAMES
 from slipstream.estimator.model import EVERYBODY, QUANTILES, Model
@@ -49,8 +49,6 @@ _MOST_PAIRED: Final = 14
 _RUNS_FOR_PAIRS: Final = 20
 _LEAST_LAYERS: Final = 1.0
 _MOST_LAYERS: Final = 128
-_DRAWN: Final = 5.0
-"""So many runs the middle of two laws counts for."""
 _CHECKED: Final = 0.01
 """Of all importance: what matters less may be anything."""
 _WIDER: Final = {"log": np.log(4.0), "logit": 1.5}
@@ -173,7 +171,7 @@ class _Fitter:
         law = law_of(rows, label.unbent(wanted), folds, self._choice(label, first.importance))
         power, straight = self._power(label, rows.scaled, wanted, folds)
         grown = label.bent(law.unseen)
-        blend = _blend(grown, straight, wanted)
+        blend = blended(grown, straight, wanted)
         smooth = blend * grown + (1.0 - blend) * straight
         trees = grow(rows.scaled, wanted - smooth, groups, self._recipe)
         weight, unseen = _added(smooth, trees.unseen, wanted)
@@ -204,7 +202,7 @@ class _Fitter:
             weights = np.zeros_like(power)
             weights[0], weights[1 + both] = bent[0], bent[1:]
             weights[1 + width :] *= BENT
-            part = _blend(unseen, straight, wanted)
+            part = blended(unseen, straight, wanted)
             power = part * weights + (1.0 - part) * power
             straight = part * unseen + (1.0 - part) * straight
         return power, straight
@@ -331,12 +329,9 @@ class _Fitter:
         return mean
 
 
-def _blend(grown: Array, straight: Array, wanted: Array) -> float:
-    """How much of the sum of products: what is best on the unseen, drawn to the middle."""
-    apart = grown - straight
-    many = float(apart @ apart) + 1e-12
-    best = float(np.clip((wanted - straight) @ apart / many, 0.0, 1.0))
-    return (len(wanted) * best + _DRAWN * 0.5) / (len(wanted) + _DRAWN)
+def _leash(one: _Learnt) -> float:
+    """As far as on any run, times the odds of the sum of products."""
+    return float(one.apart.max()) * one.blend / (1.0 - one.blend)
 
 
 def _pairs(columns: Columns, runs: int) -> NDArray[np.int32]:
@@ -378,7 +373,7 @@ def _laws(found: Sequence[_Learnt | None], columns: Columns, pairs: NDArray[np.i
         pairs=pairs,
         power=np.array([one.power if one else nothing for one in found]),
         blend=np.array([one.blend if one else 0.0 for one in found]),
-        leash=np.array([one.apart.max() if one else 0.0 for one in found]),
+        leash=np.array([_leash(one) if one else 0.0 for one in found]),
     )
 
 

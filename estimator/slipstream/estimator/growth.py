@@ -50,8 +50,8 @@ class Laws:
     blend: Array
     """Of each label the part that the sum of products has in it; the rest is the power law's."""
     leash: Array
-    """Of each label how far from the power law the sum of products is believed: where they are
-    farther apart than on any run, one of its products was found by chance."""
+    """Of each label how far from the power law the sum of products is believed: the farther the
+    more often it was right of the two. Beyond, one of its products was found by chance."""
 
     def lines(self, row: Row) -> Array:
         """What each label's power law says of one job, bent."""

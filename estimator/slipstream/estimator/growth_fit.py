@@ -46,6 +46,8 @@ _WORST: Final = 2.0
 BENT: Final = 0.3
 _PENALTIES: Final = (0.01, 0.1, 1.0, 3.0, 10.0, 30.0, 100.0, 1000.0)
 _TINY: Final = 1e-9
+_DRAWN: Final = 5.0
+"""So many runs the middle of two laws counts for."""
 _SLACK: Final = 0.5
 """Of a standard error: fewer terms are worth as much."""
 
@@ -190,6 +192,14 @@ def power_law(table: Array, wanted: Array, folds: Whole) -> tuple[Array, Array]:
             best = (error, penalty, unseen)
     assert best is not None  # noqa: S101 (there are penalties)
     return _line(table, wanted, best[1]), best[2]
+
+
+def blended(grown: Array, straight: Array, wanted: Array) -> float:
+    """How much of the sum of products: what is best on the unseen, drawn to the middle."""
+    apart = grown - straight
+    many = float(apart @ apart) + 1e-12
+    best = float(np.clip((wanted - straight) @ apart / many, 0.0, 1.0))
+    return (len(wanted) * best + _DRAWN * 0.5) / (len(wanted) + _DRAWN)
 
 
 def curved(table: Array, pairs: NDArray[np.int32]) -> Array:

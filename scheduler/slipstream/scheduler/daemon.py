@@ -172,7 +172,7 @@ class Daemon:
         state = self._engine.machine.state
         now_s = time.time()
         live = [one for one in state.advice.values() if one.until_s > now_s]
-        self._enactor.start(live if state.advising else ())
+        self._enactor.start(live)
         if state.moves:
             self._engine.take(SchedulerStarted(now_s))
         self._historian.recall(state)

@@ -15,6 +15,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeVar
 
+from slipstream.core.advice import advice_key
 from slipstream.core.commands import (
     Admit,
     Advise,
@@ -105,6 +106,7 @@ class Enactor:
         self._sink = sink
         self._tell = tell
         self._failed = failed
+        self._given: dict[str, Advice] = {}
         self._entries: queue.SimpleQueue[Entry | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._work, name="enactor", daemon=True)
 
@@ -138,6 +140,7 @@ class Enactor:
         """
         try:
             self._sink.replace(advice)
+            self._given = {one.key: one for one in advice}
         except SinkError as error:
             _LOG.warning("the advice board could not be written: %s", error)
             return
@@ -179,7 +182,7 @@ class Enactor:
         intentions = _insisting(lambda: self._journal.record(batch))
         results = [result for one in intentions if (result := self._enact(one))]
         if any(isinstance(entry.event, SwitchedOff) for entry in batch[-1:]):
-            self._enact_all_gone()
+            self._enact_only_given()
         if results:
             _insisting(lambda: self._journal.finish(results))
         if any(isinstance(entry.event, StateRestored) for entry in batch):
@@ -203,18 +206,21 @@ class Enactor:
     def _carry_out(self, command: Command) -> None:
         if isinstance(command, Advise):
             self._sink.advise(command.advice)
+            self._given[command.advice.key] = command.advice
             if command.advice.hosts and self._deeds:
                 self._deeds.orders.tell_hosts(command.advice)
         elif isinstance(command, Withdraw):
+            self._given.pop(advice_key(command.token, command.task), None)
             self._sink.withdraw(command.token, command.task)
         elif not isinstance(command, Admit | Settle):
             if self._deeds is None:
                 raise SinkError("this scheduler changes no jobs")
             self._deeds.carry_out(command)
 
-    def _enact_all_gone(self) -> None:
+    def _enact_only_given(self) -> None:
+        """What the machine did not take back stays: of jobs that are between two nodes."""
         try:
-            self._sink.replace(())
+            self._sink.replace(tuple(self._given.values()))
         except SinkError as error:
             _LOG.error("switched off, but the advice board could not be emptied: %s", error)
 
