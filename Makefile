@@ -32,7 +32,7 @@ demo: native ## the same PyTorch jobs on stock Slurm and with Slipstream; report
 	@PYTHONPATH=examples $(BIN)/python -m demo --out build/demo $(ARGS)
 
 test: native lint ## lint and every test layer (ARGS="-k name" to choose)
-	@$(BIN)/python -m pytest -n 3 --dist loadfile $(ARGS)
+	@$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 unit: native ## only the fast layers: house, unit, property
 	@$(BIN)/python -m pytest -m "house or unit or property" $(ARGS)

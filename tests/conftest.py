@@ -5,6 +5,14 @@ from __future__ import annotations
 
 import signal
 
+import pytest
+
 # A shell starts what it leaves in the background with Ctrl-C ignored, and everything below it would
 # inherit that: tests that interrupt a program need it as a user's terminal has it.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Whole clusters first: a long file that comes last keeps one worker busy, and no other."""
+    items.sort(key=lambda item: item.get_closest_marker("sandbox") is None)
