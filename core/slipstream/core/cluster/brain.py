@@ -8,7 +8,6 @@ touched are looked at again: who could not sit elsewhere before cannot now.
 from __future__ import annotations
 
 import heapq
-from functools import cache
 from itertools import islice
 from typing import TYPE_CHECKING, assert_never
 
@@ -24,12 +23,14 @@ from slipstream.core.cluster.seating import Seating
 from slipstream.core.reasons import Reason
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from slipstream.core.cluster.commands import ClusterCommand
     from slipstream.core.cluster.events import ClusterEvent
     from slipstream.core.cluster.jobs import Job
     from slipstream.core.cluster.seat import Seat
+
+    _Order = Callable[[str], tuple[float, str]]
 
 _HEADS = 2
 """Of each tenant, how many are tried where the first does not fit."""
@@ -142,7 +143,7 @@ class Brain(Floor):
         if job is None:
             return
         if job.standing is Standing.SEATED:
-            self._stand(job)
+            self._recount(self._stand(job))
         else:
             self.queues.remove(job)
         del self._by_number[job.number]
@@ -156,8 +157,7 @@ class Brain(Floor):
         if job is None:
             return
         job.use_pct, job.memory_mib = event.use_pct, event.memory_mib
-        for node in self.ground.nodes_of(job.gpus):
-            self.ground.count(node)
+        self._count(job.gpus)
 
     def _measured(self, event: events.PairMeasured) -> None:
         """Keep a pair or undo it: the one who comes later leaves."""
@@ -187,7 +187,7 @@ class Brain(Floor):
         """It is not where we thought: it waits as if it had just come."""
         job = self.jobs.get(ref)
         if job is not None and job.standing is Standing.SEATED:
-            self._stand(job)
+            self._recount(self._stand(job))
             self._wait(job)
 
     def _timers(self) -> None:
@@ -212,9 +212,7 @@ class Brain(Floor):
         self._accrue(job)
         job.level = max(job.level, 0) + 1
         self._set_timer(job)
-        for node in self.ground.nodes_of(job.gpus):
-            self.ground.count(node)
-            self._touched.add(node)
+        self._recount(job.gpus)
 
     def _lift(self, job: Job) -> None:
         self.queues.remove(job)
@@ -287,14 +285,14 @@ class Brain(Floor):
     def _refill(self) -> None:
         """Seat who waits on the nodes that were touched, the most important first."""
         full: set[int] = set()
-        had = cache(self._had) if self.rules.has(Rule.FAIRNESS) else None
+        order = _Had(self).__getitem__ if self.rules.has(Rule.FAIRNESS) else None
         # All others leave for guaranteed jobs: only where one of them left, another finds a seat.
         first = GUARANTEED if self._owners_left else OVERDUE
         for level in range(first, self.ground.bottom + 1):
             for size in self.queues.sizes(level):
                 if size in full or not self._may_fit(level, size):
                     continue  # in full: where those who come first found nothing
-                while self._seat_one(level, size, had):
+                while self._seat_one(level, size, order):
                     pass
                 if level >= 0 and self.queues.waits(level, size):
                     full.add(size)
@@ -308,11 +306,13 @@ class Brain(Floor):
         part = size if size <= largest else size % largest or largest
         return any(self.ground.at_most(level, node) >= part for node in self._touched)
 
-    def _seat_one(self, level: int, size: int, had: Callable[[str], float] | None) -> bool:
+    def _seat_one(self, level: int, size: int, order: _Order | None) -> bool:
         """One job of this level and size; whether there was one that could be seated."""
-        heads = self.queues.heads(level, size, had, _HEADS, self._may_come)
+        at_most = self.ground.at_most
+        nodes = [node for node in sorted(self._touched) if at_most(level, node) >= size]
+        heads = self.queues.heads(level, size, order, _HEADS, self._may_come)
         for job in islice(filter(self._is_allowed, heads), _MOST_TRIED):
-            seat = self._seat_for(job)
+            seat = self._seat_for(job, nodes)
             if seat is not None:
                 self._sit(job, seat)
                 return True
@@ -320,6 +320,8 @@ class Brain(Floor):
 
     def _is_allowed(self, job: Job) -> bool:
         """Whoever may not start is passed over: others may, behind it."""
+        if not job.is_guaranteed:
+            return True
         forbidden = self._forbidden(job)
         if forbidden is not None:
             job.reason = forbidden
@@ -331,7 +333,8 @@ class Brain(Floor):
             return True
         return not self._touched.isdisjoint(self.ground.nodes_of(job.left_gpus))
 
-    def _seat_for(self, job: Job) -> Seat | None:
+    def _seat_for(self, job: Job, nodes: Iterable[int]) -> Seat | None:
+        """On one of these, which were touched, or on those that are kept for it."""
         kept = self.ground.kept_for(job.number)
         seat = self.seating.on_nodes(job, kept, self.now_s) if kept else None
         if seat or (kept and job.is_guaranteed):
@@ -341,7 +344,7 @@ class Brain(Floor):
             return None
         if wide or job.reason is Reason.OVER_QUOTA:
             return self.seating.anywhere(job, self.now_s)
-        for node in sorted(self._touched):
+        for node in nodes:
             seat = self.seating.on_node(job, node, self.now_s)
             if seat is not None:
                 return seat
@@ -349,13 +352,21 @@ class Brain(Floor):
             job.reason = self._reserve(job)
         return None
 
-    def _had(self, tenant: str) -> float:
-        return self.tenants.had(tenant, self.now_s)
-
     def _sit(self, job: Job, seat: Seat) -> None:
         """A waiting or parked job gets its seat."""
-        for other in seat.leaving:
-            self.park(other)
+        left = [gpu for other in seat.leaving for gpu in self._parked_from(other)]
         self.queues.remove(job)
         self._touched.update(self.ground.release(job.number))
-        self.settle(job, seat.gpus)
+        self.settle(job, seat.gpus, left)
+
+
+class _Had(dict[str, tuple[float, str]]):
+    """What each tenant had when this event came, and its name, which settles ties."""
+
+    def __init__(self, brain: Brain) -> None:
+        super().__init__()
+        self._brain = brain
+
+    def __missing__(self, tenant: str) -> tuple[float, str]:
+        had = self[tenant] = (self._brain.tenants.had(tenant, self._brain.now_s), tenant)
+        return had

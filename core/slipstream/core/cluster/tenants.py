@@ -62,7 +62,7 @@ class Tenants:
         if not self.shares:
             return True
         charged = self.of(job.ask.tenant).charged
-        return charged + job.ask.gpus <= self.quota(job.ask.tenant) or charged == 0
+        return charged == 0 or charged + job.ask.gpus <= self.quota(job.ask.tenant)
 
     def sat(self, job: Job, at_s: float) -> None:
         """A job has taken its seats, or its role has changed."""
