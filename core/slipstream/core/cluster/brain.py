@@ -18,6 +18,7 @@ from slipstream.core.cluster.jobs import GUARANTEED, OVERDUE, Standing
 from slipstream.core.cluster.moves import Mover
 from slipstream.core.cluster.pairs import PairBook
 from slipstream.core.cluster.promises import Promises
+from slipstream.core.cluster.reservations import Reservations
 from slipstream.core.cluster.rules import ClusterRules, Rule
 from slipstream.core.cluster.seating import Seating
 from slipstream.core.reasons import Reason
@@ -49,6 +50,7 @@ class Brain(Floor):
         self.seating = Seating(self.ground, self.book, self.rules)
         self._mover = Mover(self)
         self._promises = Promises(self)
+        self._reservations = Reservations(self, self._is_allowed)
         self._looked_at: set[int] | None = None
         """Nodes that were seen since the last round; None where there are no rounds."""
 
@@ -86,6 +88,9 @@ class Brain(Floor):
                 self._timers()
             case _:
                 assert_never(event)
+        if given_up := self._reservations.renew():
+            self._touched |= given_up
+            self._owners_left = True
         if self._looked_at is not None:
             self._looked_at |= self._touched
         elif self._touched:
@@ -148,7 +153,7 @@ class Brain(Floor):
             self.queues.remove(job)
         del self._by_number[job.number]
         self.overdue.pop(job.number, None)
-        kept = self.ground.release(job.number)
+        kept = self._reservations.over(job)
         self._touched.update(kept)
         self._owners_left |= bool(kept)
 
@@ -179,6 +184,7 @@ class Brain(Floor):
         node = self.ground.node_at.get(name)
         if node is None:
             return
+        self._reservations.left(node)
         self.ground.close(node)
         self.tenants.gpus -= len(self.ground.gpus_of[node])
         self._mover.leave(node)
@@ -260,24 +266,10 @@ class Brain(Floor):
         return None
 
     def _reserve(self, job: Job) -> Reason:
-        """Keep the nodes that are nearest to being free for a guaranteed job.
-
-        All of them at once or none: two gangs never hold what the other needs.
-        """
-        if not job.is_guaranteed or not self.rules.has(Rule.RESERVATIONS):
-            return self._unseated(job)
-        if self.ground.kept_for(job.number):
+        """A job without a seat has nodes kept for it, if it is one of those that own them."""
+        if job.is_guaranteed and self._reservations.keep(job):
             return Reason.RESERVING
-        largest = max(1, self.ground.largest)
-        count = -(-job.ask.gpus // largest)
-        nodes: list[int] = []
-        for node in self.ground.unowned.downwards(largest, count):
-            if len(self.ground.gpus_of[node]) >= min(job.ask.gpus, largest):
-                nodes.append(node)
-            if len(nodes) == count:
-                self.ground.reserve(nodes, job.number)
-                return Reason.RESERVING
-        return Reason.NO_FREE_GPU
+        return self._unseated(job)
 
     def _unseated(self, job: Job) -> Reason:
         return Reason.WAITS_FOR_TURN if job.standing is Standing.PARKED else Reason.NO_FREE_GPU
@@ -334,11 +326,16 @@ class Brain(Floor):
         return not self._touched.isdisjoint(self.ground.nodes_of(job.left_gpus))
 
     def _seat_for(self, job: Job, nodes: Iterable[int]) -> Seat | None:
-        """On one of these, which were touched, or on those that are kept for it."""
+        """On those that are kept for it, or on one of these, which were touched."""
         kept = self.ground.kept_for(job.number)
+        # Kept ones are looked at, touched or not: it may have waited for its quota.
         seat = self.seating.on_nodes(job, kept, self.now_s) if kept else None
-        if seat or (kept and job.is_guaranteed):
-            return seat  # on other nodes than those touched, too: it may have waited for its quota
+        seat = seat or self._touched_seat(job, nodes)
+        if seat is None and job.is_guaranteed:
+            job.reason = self._reserve(job)
+        return seat
+
+    def _touched_seat(self, job: Job, nodes: Iterable[int]) -> Seat | None:
         wide = job.ask.gpus > self.ground.largest
         if wide and not self.seating.part_of(job, self._touched, self.now_s):
             return None
@@ -348,15 +345,13 @@ class Brain(Floor):
             seat = self.seating.on_node(job, node, self.now_s)
             if seat is not None:
                 return seat
-        if job.is_guaranteed:
-            job.reason = self._reserve(job)
         return None
 
     def _sit(self, job: Job, seat: Seat) -> None:
         """A waiting or parked job gets its seat."""
         left = [gpu for other in seat.leaving for gpu in self._parked_from(other)]
         self.queues.remove(job)
-        self._touched.update(self.ground.release(job.number))
+        self._touched.update(self._reservations.over(job))
         self.settle(job, seat.gpus, left)
 
 
