@@ -88,6 +88,16 @@ def test_gangs_start_one_after_the_other_where_nobody_can_be_parked(one: int, tw
             crowd.ledger.left(name)
 
 
+@settings(deadline=None, max_examples=10)
+@given(st.integers(2, 12))
+def test_no_tenants_small_jobs_have_all_of_its_quota_for_ever(gpus: int) -> None:
+    """A large one that has waited for its quota keeps them back, also if it is larger than that."""
+    rules = replace(RULES, shares=(("a", 1.0), ("b", 1.0)))
+    crowd = crowded(rules, JobClass.GUARANTEED)
+    crowd.ledger.came(ask("gang", gpus, JobClass.GUARANTEED, at_s=crowd.ledger.now_s, use_pct=95.0))
+    assert crowd.live(RULES.patience_s + 3 * SHORT_S, until_sits="gang")
+
+
 def test_without_reservations_a_guaranteed_gang_waits_for_ever() -> None:
     """What they are for: small guaranteed jobs would take each GPU that becomes free."""
     crowd = crowded(replace(RULES, without=frozenset({Rule.RESERVATIONS})), JobClass.GUARANTEED)

@@ -18,6 +18,7 @@ from slipstream.core.cluster.jobs import GUARANTEED, OVERDUE, Standing
 from slipstream.core.cluster.moves import Mover
 from slipstream.core.cluster.pairs import PairBook
 from slipstream.core.cluster.promises import Promises
+from slipstream.core.cluster.quota_line import QuotaLine
 from slipstream.core.cluster.reservations import Reservations
 from slipstream.core.cluster.rules import ClusterRules, Rule
 from slipstream.core.cluster.seating import Seating
@@ -51,6 +52,7 @@ class Brain(Floor):
         self._mover = Mover(self)
         self._promises = Promises(self)
         self._reservations = Reservations(self, self._is_allowed)
+        self._quota = QuotaLine(self)
         self._looked_at: set[int] | None = None
         """Nodes that were seen since the last round; None where there are no rounds."""
 
@@ -261,7 +263,7 @@ class Brain(Floor):
     def _forbidden(self, job: Job) -> Reason | None:
         if not job.is_guaranteed or job.ask.job_class is JobClass.SHARED:
             return None
-        if self.rules.has(Rule.QUOTAS) and not self.tenants.may_own(job):
+        if self.rules.has(Rule.QUOTAS) and not self._quota.has_room(job):
             return Reason.OVER_QUOTA
         return None
 
