@@ -7,6 +7,7 @@ Whoever has waited for it as long as a job waits for a level keeps those behind 
 
 from __future__ import annotations
 
+from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from slipstream.core.cluster.jobs import Standing
@@ -22,17 +23,16 @@ class QuotaLine:
 
     def __init__(self, floor: Floor) -> None:
         self._floor = floor
-        self._lines: dict[str, dict[int, Job]] = {}
+        self._lines: defaultdict[str, dict[int, Job]] = defaultdict(dict)
 
     def has_room(self, job: Job) -> bool:
         """Whether a guaranteed job may own its GPUs now; if not it is in line."""
-        first = self._first(job.ask.tenant)
-        if first is not None and first is not job and self._is_patient_no_more(first):
+        tenant = job.ask.tenant
+        if not self._floor.tenants.may_own(job):
+            self._lines[tenant][job.number] = job
             return False
-        if self._floor.tenants.may_own(job):
-            return True
-        self._lines.setdefault(job.ask.tenant, {})[job.number] = job
-        return False
+        first = self._first(self._lines[tenant])
+        return first is None or first is job or not self._is_patient_no_more(first)
 
     def _is_patient_no_more(self, job: Job) -> bool:
         floor = self._floor
@@ -40,9 +40,8 @@ class QuotaLine:
             return False  # for one that no cluster of this size can hold, nobody waits
         return floor.now_s - job.since_s > floor.rules.patience_s
 
-    def _first(self, tenant: str) -> Job | None:
+    def _first(self, line: dict[int, Job]) -> Job | None:
         """Of those who are still waiting, for whatever."""
-        line = self._lines.get(tenant)
         while line:
             number, job = next(iter(line.items()))
             if job.standing is Standing.WAITING and self._floor.jobs.get(job.ref) is job:
