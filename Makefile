@@ -17,7 +17,7 @@ BIN := .venv/bin
 VENV := .venv/.installed
 PROJECTS := pyproject.toml torch_hooks/pyproject.toml
 
-.PHONY: help setup native demo test unit up down bench chaos sweep plugins lint format clean
+.PHONY: help setup native demo test unit up down bench chaos sweep plugins docs lint format clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -62,6 +62,10 @@ sweep: native ## run what is missing of the estimator's table of trainings (docs
 
 plugins: ## build what Slurm loads, for exactly the installed Slurm (docs/advice-board.md)
 	@deploy/setup/select_plugin.sh
+
+docs: $(VENV) ## the documentation as a site, in build/site
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	echo "docs: build/site/index.html"
 
 lint: $(VENV) ## formatting, ruff, mypy, imports, spelling, C and shell
 	@$(BIN)/ruff format --check --quiet . || { echo "run: make format" >&2; exit 1; }
