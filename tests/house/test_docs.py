@@ -79,8 +79,9 @@ def _check_ours(words: list[str], typed: str) -> None:
         name = words.pop(0)
         if name.startswith("-"):
             return
-        assert name in command.commands, f"{typed}: no command {name}"
-        command = command.commands[name]
+        found = command.get_command(click.Context(command), name)
+        assert found, f"{typed}: no command {name}"
+        command = found
     if command.name == "run" and words and not words[0].startswith("-"):
         _check(words, typed)
         return
