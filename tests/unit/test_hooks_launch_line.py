@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from coordinator_rig import eventually
 from slipstream.coordinator import blocks
 from slipstream.torch_hooks import block as hook_blocks
 from slipstream.torch_hooks import launch_line
@@ -86,13 +87,19 @@ def test_the_order_in_which_they_came_is_kept(run_dir: str) -> None:
     for number in range(6):
         threads.append(threading.Thread(target=wait, args=(number,)))
         threads[-1].start()
-        time.sleep(0.05)
+        assert eventually(lambda n=number: _in_line(run_dir) == n + 1)
     assert came == []
     ahead[0].leave()
     for thread in threads:
         thread.join(30)
     assert came == [0, 1, 2, 3, 4, 5]
     ahead[1].leave()
+
+
+def _in_line(run_dir: str) -> int:
+    """How many are next or wait to be, by the kernel's own list."""
+    inode = (Path(launches.folder(run_dir)) / launches.NEXT).stat().st_ino
+    return Path("/proc/locks").read_text().count(f":{inode} ")
 
 
 def test_a_place_comes_back_when_its_process_is_killed(run_dir: str) -> None:
