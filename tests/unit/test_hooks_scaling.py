@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import copy
 import os
+import threading
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -337,6 +338,32 @@ def test_copies_leave_the_neighbours_half_of_the_engine(gpu: occupancy.Gpu) -> N
         assert copying_ns == pytest.approx(100 * MIB / 10, rel=0.01)
         assert taken_ns >= 1.8 * (100 * MIB - CHUNK_BYTES) / 10
         assert device.come_back(0)
+
+
+def test_a_neighbours_copies_wait_for_one_piece_at_most(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """By the engine's own books: its queue is first come, first served, and never has two of ours.
+
+    Nor is the engine ours for more than half of the time while a GPU is emptied and filled again.
+    """
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    with simulated_node(memory_mib=100, copy_bytes_per_s=400_000_000) as path:
+        monkeypatch.setenv(ENVIRONMENT_VARIABLE, str(path))
+        with occupancy.open_gpu() as gpu, gpu.allocate(80 * MIB), workers(path, 0) as (neighbour,):
+            device = devices.current()
+            emptying = threading.Thread(target=lambda: (device.leave(), device.come_back(0)))
+            began_ns = time.monotonic_ns()
+            emptying.start()
+            waits_ns = []
+            while emptying.is_alive():
+                waits_ns.append(neighbour.ask("copy", nbytes=MIB // 2))
+            took_ns = time.monotonic_ns() - began_ns
+            ours_ns = gpu.usage().copying_ns
+    piece_ns = CHUNK_BYTES * 2.5
+    assert 0 < max(waits_ns) <= piece_ns
+    assert ours_ns == pytest.approx(2 * 80 * MIB * 2.5, rel=0.01)
+    assert took_ns >= 1.8 * (ours_ns - piece_ns)
 
 
 def test_a_rate_is_kept_over_time_and_not_saved_up() -> None:
