@@ -49,7 +49,7 @@ def in_some_round(holds: Callable[[], bool], rounds: int = 6) -> bool:
     return any(holds() for _ in range(rounds))
 
 
-def eventually(condition: Callable[[], bool], *, within_s: float = 30.0) -> bool:
+def eventually(condition: Callable[[], bool], *, within_s: float = 90.0) -> bool:
     """Whether it comes true."""
     deadline = time.monotonic() + within_s
     while time.monotonic() < deadline:

@@ -130,7 +130,7 @@ def test_a_fork_does_not_hold_what_its_parent_gives_back(
         os._exit(0)
     try:
         launch_line.leave()
-        assert taken(run_dir, patience_s=10.0).held is not None
+        assert taken(run_dir, patience_s=60.0).held is not None
     finally:
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
@@ -164,7 +164,7 @@ def test_a_guest_is_in_the_line_while_it_imports(
     )
     assert task.stdout
     if waits:
-        deadline_s = time.monotonic() + 30
+        deadline_s = time.monotonic() + 90
         while page.progress.phase != Phase.IMPORTING and time.monotonic() < deadline_s:
             time.sleep(0.01)
             page.refresh()
@@ -173,7 +173,7 @@ def test_a_guest_is_in_the_line_while_it_imports(
         ahead[0].leave()
     assert task.stdout.readline() == "ready\n"
     if waits:
-        assert taken(run_dir, patience_s=5.0).held is not None, "it was given back"
+        assert taken(run_dir, patience_s=60.0).held is not None, "it was given back"
     page.refresh()
     assert (page.progress.gated_ns > 200_000_000) is waits
     task.communicate("\n")
