@@ -5,8 +5,6 @@ from __future__ import annotations
 
 import copy
 import os
-import threading
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,7 +17,6 @@ from slipstream.torch_hooks import device as devices
 from slipstream.torch_hooks import occupancy, storages
 from slipstream.torch_hooks.memory import Memory
 from slipstream.torch_hooks.notes import Notes
-from slipstream.torch_hooks.rate import CHUNK_BYTES, Rate
 from slipstream.wire.control_block import Directive, Phase, Request
 from slipstream.wire.gpu_state import ENVIRONMENT_VARIABLE
 
@@ -325,55 +322,6 @@ def test_memory_that_returns_waits_for_room(gpu: occupancy.Gpu, memory: Memory) 
         neighbour.ask("free")
         assert memory.cap(0)
         assert gpu.usage().memory_bytes == 80 * MIB
-
-
-def test_copies_leave_the_neighbours_half_of_the_engine(gpu: occupancy.Gpu) -> None:
-    """Emptying the GPU takes twice the time that its copies take."""
-    device = devices.current()
-    with gpu.allocate(100 * MIB):
-        began_ns = time.monotonic_ns()
-        device.leave()
-        taken_ns = time.monotonic_ns() - began_ns
-        copying_ns = gpu.usage().copying_ns
-        assert copying_ns == pytest.approx(100 * MIB / 10, rel=0.01)
-        assert taken_ns >= 1.8 * (100 * MIB - CHUNK_BYTES) / 10
-        assert device.come_back(0)
-
-
-def test_a_neighbours_copies_wait_for_one_piece_at_most(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """By the engine's own books: its queue is first come, first served, and never has two of ours.
-
-    Nor is the engine ours for more than half of the time while a GPU is emptied and filled again.
-    """
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    with simulated_node(memory_mib=100, copy_bytes_per_s=400_000_000) as path:
-        monkeypatch.setenv(ENVIRONMENT_VARIABLE, str(path))
-        with occupancy.open_gpu() as gpu, gpu.allocate(80 * MIB), workers(path, 0) as (neighbour,):
-            device = devices.current()
-            emptying = threading.Thread(target=lambda: (device.leave(), device.come_back(0)))
-            began_ns = time.monotonic_ns()
-            emptying.start()
-            waits_ns = []
-            while emptying.is_alive():
-                waits_ns.append(neighbour.ask("copy", nbytes=MIB // 2))
-            took_ns = time.monotonic_ns() - began_ns
-            ours_ns = gpu.usage().copying_ns
-    piece_ns = CHUNK_BYTES * 2.5
-    assert 0 < max(waits_ns) <= piece_ns
-    assert ours_ns == pytest.approx(2 * 80 * MIB * 2.5, rel=0.01)
-    assert took_ns >= 1.8 * (ours_ns - piece_ns)
-
-
-def test_a_rate_is_kept_over_time_and_not_saved_up() -> None:
-    """Twenty pieces after a pause take the time of nineteen."""
-    rate = Rate(1e9)
-    time.sleep(0.05)
-    began_s = time.monotonic()
-    for _ in range(20):
-        rate.take(CHUNK_BYTES)
-    assert time.monotonic() - began_s >= 19 * CHUNK_BYTES / 1e9
 
 
 def test_a_wide_cap_is_not_paid_for_at_each_boundary(
