@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Operators on CUDA come back before the device has begun with them, and only the device knows how
  * long they take. So they pass the gate in batches of some 0.2 ms of device time, with an event
- * before and one after each; a guest is never more than two batches ahead of its device. What the
- * events say is charged to the share and learned: an operator that nobody knows is a batch of its
- * own. Whatever goes wrong opens the gate for good, and Python pauses at boundaries instead.
+ * before and one after each; a guest is never more than two batches, or one operator that is
+ * longer, ahead of its device. What the events say is charged to the share and learned: an operator
+ * that nobody knows is a batch of its own. Whatever goes wrong opens the gate for good, and Python
+ * pauses at boundaries instead.
  *
  * Never run on a GPU. Not seen: work on other streams than the one that is current at boundaries,
  * and on further GPUs of the process. Graphs replay without operators: who has captured one is kept
@@ -21,8 +22,9 @@ enum { MOST = 64, DEPTH = 2, RING = DEPTH + 1 };
 static const uint64_t BATCH_NS = SLIP_MS / 5;
 static const uint64_t GAP_NS = SLIP_MS / 10; /* between two operators: the device may have idled */
 static const uint64_t LEAST_NS = 1000;
-static const long LOOK_EVERY_NS = SLIP_MS / 10;
-static const uint64_t PATIENCE_NS = 1000 * (uint64_t)SLIP_MS;
+static const uint64_t LOOK_EVERY_NS = SLIP_MS / 10; /* at first; later at a sixteenth more time */
+static const uint64_t LOOK_AT_LEAST_EVERY_NS = SLIP_MS;
+static const uint64_t PATIENCE_NS = 5000 * (uint64_t)SLIP_MS;
 
 struct batch {
   void* begin;
@@ -119,7 +121,7 @@ static bool collect(void) {
     queued--;
     slip_gate_charge(device_ns, measured_until_ns + expected_of_queue_ns());
   }
-  return queued < DEPTH;
+  return queued == 0 || (queued < DEPTH && expected_of_queue_ns() <= DEPTH * BATCH_NS);
 }
 
 static void end_batch(void) {
@@ -133,7 +135,6 @@ static void end_batch(void) {
 
 static void begin_batch(uint64_t now_ns) {
   running = &ring[(oldest + queued) % RING];
-  running->has_end = false;
   running->launched_ns = now_ns;
   running->expected_ns = 0;
   running->count = 0;
@@ -141,6 +142,7 @@ static void begin_batch(uint64_t now_ns) {
 }
 
 static void add(struct slip_estimate* estimate, uint64_t expected_ns, uint64_t now_ns) {
+  running->has_end = false; /* it is not done before slip_cuda_gate_after */
   running->operators[running->count].estimate = estimate;
   running->operators[running->count].key = estimate->key;
   running->operators[running->count].expected_ns = expected_ns;
@@ -152,13 +154,16 @@ static void add(struct slip_estimate* estimate, uint64_t expected_ns, uint64_t n
 /* Until the device has come so far that one more batch may be queued. A device that stands still
  * waits for something that we may hold up: after a while its work is not measured any more. */
 static void wait_for_room(void) {
-  struct timespec pause = {.tv_nsec = LOOK_EVERY_NS};
   uint64_t began_ns = slip_now_ns();
   while (is_well() && !collect()) {
-    if (slip_now_ns() - began_ns > PATIENCE_NS) {
+    uint64_t waited_ns = slip_now_ns() - began_ns, pause_ns = waited_ns / 16;
+    if (waited_ns > PATIENCE_NS) {
       queued = 0;
       return;
     }
+    if (pause_ns < LOOK_EVERY_NS) pause_ns = LOOK_EVERY_NS;
+    if (pause_ns > LOOK_AT_LEAST_EVERY_NS) pause_ns = LOOK_AT_LEAST_EVERY_NS;
+    struct timespec pause = {.tv_nsec = (long)pause_ns};
     pthread_mutex_unlock(&lock);
     nanosleep(&pause, NULL);
     pthread_mutex_lock(&lock);
@@ -227,14 +232,15 @@ void slip_cuda_gate_after(void) {
 /* A mini-batch has ended; from here on this stream is the one that counts. */
 void slip_cuda_gate_boundary(void* now_current) {
   int mode;
-  if (enter(&mode)) {
-    pthread_mutex_lock(&lock);
-    if (is_well() && running) end_batch();
+  bool here = enter(&mode);
+  pthread_mutex_lock(&lock);
+  if (here && is_well()) {
+    if (running) end_batch();
     collect();
-    pthread_mutex_unlock(&lock);
   }
-  leave(mode);
   stream = now_current;
+  pthread_mutex_unlock(&lock);
+  leave(mode);
 }
 
 static bool make_events(void) {
