@@ -126,6 +126,7 @@ def test_the_kernel_passes_on_what_a_killed_guest_held(run_dir: str) -> None:
 def test_two_hungry_guests_take_turns(run_dir: str) -> None:
     """Who passes it on while another is next has to queue: strictly one after the other."""
     turns: list[int] = []
+    gives_up_s = time.monotonic() + 60
     is_done = [threading.Event(), threading.Event()]
 
     def train(guest: int) -> None:
@@ -135,6 +136,7 @@ def test_two_hungry_guests_take_turns(run_dir: str) -> None:
             assert baton.take(never).held
             turns.append(guest)
             while not (other_is_done.is_set() or _somebody_is_next(run_dir)):
+                assert time.monotonic() < gives_up_s, "nobody is next"
                 time.sleep(0.002)
             baton.pass_on()
         is_done[guest].set()
