@@ -262,8 +262,7 @@ def test_each_try_beside_such_an_owner_comes_later_than_the_one_before() -> None
 
 
 def test_a_busy_moment_of_the_machine_costs_guests_no_more_than_moments() -> None:
-    """It comes while they have the least, is over when the owner is looked at alone, and they
-    seem to be guilty: they are tried again soon."""
+    """It is over when the owner is looked at alone, and they seem guilty: tried again soon."""
     world = World(cost=idle_part(40)).gpus("a")
     body = world.arrive(owner(1))
     world.run(3)
