@@ -13,7 +13,7 @@ import pytest
 
 from run_rig import alone
 from sandbox.jobs import wait_for
-from sandbox.test_moves import EPOCHS, PATIENCE_S, assert_nothing_lost, moved, story, trains, until
+from sandbox.test_moves import PATIENCE_S, assert_nothing_lost, moved, story, trains, until
 from sandbox.trainings import slipstream, why
 from slipstream.sandbox import Sandbox, Shape
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.sandbox
 
+EPOCHS = 30  # of five mini-batches
 INTRUDER = """
 import json, socket, sys
 from slipstream.slurm_plugin.munge import Munge
@@ -87,7 +88,7 @@ def test_a_training_is_seen_and_moved_across_hosts_whoever_is_killed(
     """Reports come, a save is asked for and answered; the links are back after each `kill -9`."""
     undisturbed = alone(tmp_path / "run", f"--epochs={EPOCHS}")
     assert eventually(lambda: metric(box, "slipstream_links") == 2)
-    job = trains(box, tmp_path / "job", slip_class="opportunistic", gres="slot:1")
+    job = trains(box, tmp_path / "job", slip_class="opportunistic", gres="slot:1", epochs=EPOCHS)
     devices = [one for node in (slipstream(box, "gpus") or {})["nodes"] for one in node["devices"]]
     assert [job] in [one["guest_jobs"] for one in devices]
     assert moved(box, job)

@@ -13,7 +13,8 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from slipstream.coordinator.daemon import Coordinator
-from slipstream.coordinator.events import HEARTBEAT_S, what_matters
+from slipstream.coordinator.events import HEARTBEAT_S, VERSION, what_matters
+from slipstream.coordinator.gangs import REPEATED_EVERY_S
 from slipstream.coordinator.listener import Listener
 from slipstream.coordinator.metrics import MetricsServer
 
@@ -52,7 +53,7 @@ async def run(settings: Settings) -> None:
             for server in await _servers(coordinator):
                 await stack.enter_async_context(server)
             _log.info("coordinating %s in %s", settings.node, settings.run_dir)
-            listener = Listener(coordinator.saver, coordinator.host_files)
+            listener = Listener(coordinator)
             listening = asyncio.create_task(coordinator.link.keep(listener.take))
             try:
                 await _tick_until_stopped(coordinator)
@@ -118,7 +119,9 @@ class _Clock:
         self._scan_due_s = 0.0
         self._tidy_due_s = 0.0
         self._heartbeat_due_s = 0.0
+        self._call_due_s = 0.0
         self._told: tuple[Any, ...] = ()
+        self._called: list[dict[str, Any]] = []
         self._sending: asyncio.Task[bool] | None = None
 
     async def tick(self) -> None:
@@ -144,6 +147,7 @@ class _Clock:
                 if not await self._coordinator.link.send(told):
                     self._coordinator.saver.keep(told)  # for a scheduler that is back soon
             self._report(now_s)
+            await self._call(now_s)
         except OSError:
             _log.exception("this tick was not completed")
 
@@ -151,6 +155,17 @@ class _Clock:
         """Let the last event go out."""
         if self._sending:
             await self._sending
+
+    async def _call(self, now_s: float) -> None:
+        """Tell the other nodes of gangs that are led here whose turn it is."""
+        node = self._coordinator
+        if not node.reflexes.enforces:
+            return
+        calls = node.gangs.calls(node.reflexes.machine.wheel.members.values(), node.orders.all())
+        if calls and (calls != self._called or now_s >= self._call_due_s):
+            told = {"v": VERSION, "node": node.settings.node, "at_s": time.time()}
+            self._call_due_s = now_s + REPEATED_EVERY_S
+            self._called = calls if await node.link.send({**told, "calls": calls}) else []
 
     def _report(self, now_s: float) -> None:
         told = self._coordinator.look()

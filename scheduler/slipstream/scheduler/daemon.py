@@ -45,7 +45,7 @@ from slipstream.scheduler.historian import Historian
 from slipstream.scheduler.hold_sink import HoldSink
 from slipstream.scheduler.journal import Entry, Journal
 from slipstream.scheduler.journal_codec import JournalError
-from slipstream.scheduler.messages import Discarded
+from slipstream.scheduler.messages import Discarded, TurnsCalled
 from slipstream.scheduler.orders import Orders
 from slipstream.scheduler.sink import SinkError
 from slipstream.scheduler.submit_socket import SubmitSocket
@@ -271,6 +271,8 @@ class Daemon:
         """A coordinator told us something."""
         if isinstance(told, Discarded):
             self._copies.discarded(told)
+        elif isinstance(told, TurnsCalled):
+            self._orders.call(told)
         elif isinstance(told, JobSaved):
             self._orders.answered(told.job_id, told.number)
             self._copies.saved(told, self._engine.machine.state)

@@ -23,12 +23,15 @@ if TYPE_CHECKING:
     from slipstream.core.advice import Advice
     from slipstream.core.commands import Save
     from slipstream.core.copies import Copy
+    from slipstream.scheduler.messages import TurnsCalled
     from slipstream.slurm_plugin.link import Channel
 
 _GATHERS_S: Final = 10.0
 """Coordinators look for a scheduler every second: so long a new one waits for them."""
 _MOST_HOSTS: Final = 1_000
 """Tasks of a job whose nodes fit into one line."""
+_MOST_CALLS: Final = 64
+"""Gangs that a node leads, in one line."""
 
 
 class Orders:
@@ -84,6 +87,20 @@ class Orders:
             there = [self._listeners[node] for node in advice.nodes if node in self._listeners]
         for loop, channel in there if len(advice.hosts) <= _MOST_HOSTS else ():
             loop.call_soon_threadsafe(channel.write, raw)
+
+    def call(self, told: TurnsCalled) -> None:
+        """Carry what the first node of a gang has decided to its others, as it came.
+
+        Nothing is kept: it is said again soon, and who does not listen decides for itself.
+        """
+        for call in told.calls[:_MOST_CALLS]:
+            line = {"v": 1, "order": "turn", "job_id": call.job_id, "from": told.node}
+            raw = _raw({**line, "runs": call.runs, "after": call.after})
+            with self._lock:
+                others = {*call.nodes[:_MOST_HOSTS]} - {told.node}
+                there = [self._listeners[node] for node in others if node in self._listeners]
+            for loop, channel in there:
+                loop.call_soon_threadsafe(channel.write, raw)
 
     def discard(self, copy: Copy) -> None:
         """Have a durable copy removed by any node, they all see it; the first by name is asked."""
