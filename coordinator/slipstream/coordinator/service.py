@@ -120,6 +120,7 @@ class _Clock:
         self._tidy_due_s = 0.0
         self._heartbeat_due_s = 0.0
         self._call_due_s = 0.0
+        self._published: tuple[Any, ...] = ()
         self._told: tuple[Any, ...] = ()
         self._called: list[dict[str, Any]] = []
         self._sending: asyncio.Task[bool] | None = None
@@ -172,6 +173,9 @@ class _Clock:
         matters = what_matters(told)
         if self._sending and not self._sending.done():
             return  # what changed meanwhile is seen again at the next tick
+        if matters != self._published:  # on disk before anybody hears of it: we may be killed then
+            self._coordinator.publish_closed_gpus()
+            self._published = matters
         link = self._coordinator.link
         if not link.is_up:
             return
