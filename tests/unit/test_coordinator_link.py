@@ -13,6 +13,7 @@ import pytest
 from coordinator_rig import Coordinator, coordinated_node, eventually
 from link_rig import CLUSTER, Hall, hall, open_hall
 from munge_rig import munged, realm
+from slipstream.cli.doctor.facts import linked
 from slipstream.core.commands import Save
 from slipstream.core.events import JobSaved, NodeReported
 
@@ -54,8 +55,10 @@ def test_the_stream_resumes_whoever_is_restarted(pair: tuple[Hall, Coordinator])
     with open_hall(here):
         assert eventually(lambda: reported(here, "5"))
         assert eventually(lambda: node.metrics()["slipstream_link_up"] == 1)
+        assert linked(node.run_dir / "metrics.sock") is True
     assert eventually(lambda: node.metrics()["slipstream_link_up"] == 0)
     assert "no link to the scheduler" in node.log()
+    assert linked(node.run_dir / "metrics.sock") is False
     here.told.clear()
     with open_hall(here):
         assert eventually(lambda: reported(here, "5")), node.log()

@@ -20,6 +20,7 @@ from slipstream.coordinator.events import event
 from slipstream.coordinator.gangs import Gangs
 from slipstream.coordinator.gpus import Nvml, Window
 from slipstream.coordinator.host_files import HostFiles
+from slipstream.coordinator.job_map import JobMap
 from slipstream.coordinator.link import Link
 from slipstream.coordinator.measuring import Measuring
 from slipstream.coordinator.node_socket import NodeSocket, Peer
@@ -82,6 +83,7 @@ class Coordinator:
         self._empty_since_s: dict[int, float] = {}
         self._tenants = Tenants(self._procfs, settings.node, settings.gpu_state)
         self._closed = ClosedGpus(settings.closed_gpus)
+        self._job_map = JobMap(settings.dcgm_job_dir)
 
     # --- at start ---------------------------------------------------------------------------
 
@@ -315,9 +317,13 @@ class Coordinator:
         return ""
 
     def publish_closed_gpus(self) -> None:
-        """For the static table: where no guest may be put while nobody answers."""
+        """For the static table: where no guest may be put while nobody answers.
+
+        And for dcgm-exporter: whose GPUs they are.
+        """
         shut = {uuid for uuid, owner in self.owned.items() if not owner.takes_guests}
         self._closed.publish(one.index for one in self.window.latest() if one.uuid in shut)
+        self._job_map.publish(self.window.latest(), self.seats, self.owned)
 
     def renew_leases(self) -> None:
         """Promise every process to be there for a while longer."""

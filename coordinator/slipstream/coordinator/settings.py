@@ -67,6 +67,8 @@ class Settings:
     """Its name in slurm.conf."""
     munge_socket: str = ""
     """Of munged; empty: where libmunge looks."""
+    dcgm_job_dir: Path | None = None
+    """Where dcgm-exporter finds which jobs use which GPU."""
     trusted: frozenset[int] = frozenset({0})
     """Whose scheduler is believed: root's and Slurm's user's."""
 
@@ -155,6 +157,12 @@ def read(argv: Sequence[str] | None, environment: Mapping[str, str]) -> Settings
     add("--turn-s", type=_turn, default=60.0, help="a shared job's turn (default: %(default)s)")
     add("--metrics-port", type=int, default=0, help="also on the loopback (default: off)")
     add(
+        "--dcgm-job-dir",
+        type=Path,
+        default=environment.get("SLIPSTREAM_DCGM_JOB_DIR") or None,
+        help="say there which jobs use which GPU, for dcgm-exporter (default: nowhere)",
+    )
+    add(
         "--durable-dir",
         type=Path,
         default=environment.get("SLIPSTREAM_DURABLE_ROOT") or None,
@@ -199,6 +207,7 @@ def read(argv: Sequence[str] | None, environment: Mapping[str, str]) -> Settings
         disable_file=told.disable_file,
         mode=_mode(parser, told.mode),
         node_rules=NodeRules(turn_s=told.turn_s),
+        dcgm_job_dir=told.dcgm_job_dir,
         **_to_the_scheduler(parser, told, environment),
     )
 
