@@ -55,10 +55,11 @@ def trains(
     *,
     slip_class: str = "shared",
     gres: str = "gpu:1",
+    epochs: int = EPOCHS,
 ) -> str:
     """The training with the two lines as a job; returns once it can be restored."""
     folder.mkdir()
-    words = [sys.executable, SCRIPT, f"--epochs={EPOCHS}", f"--pause-ms={pause_ms}"]
+    words = [sys.executable, SCRIPT, f"--epochs={epochs}", f"--pause-ms={pause_ms}"]
     script = f"export LOSSES={folder}/losses; echo $$ > {folder}/pid; exec {shlex.join(words)}"
     flags = (f"--slip-class={slip_class}", f"--gres={gres}")
     job = sbatch(box, folder / "out", *flags, script=script)
