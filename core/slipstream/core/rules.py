@@ -29,5 +29,7 @@ class Rules:
     """A GPU that is used more than that takes no further guest."""
     guest_after_s: float = 300.0
     """An `auto` job that has waited so long for GPUs is a guest, if there is a seat."""
+    grow_after_s: float = 120.0
+    """After so long without a queue elastic jobs take GPUs that nobody uses."""
     extend_from_s: float = 60.0
     """A job that has waited so long for others is given that, near the end of its limit."""

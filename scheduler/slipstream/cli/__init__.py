@@ -17,6 +17,7 @@ from slipstream.cli.jobs import jobs
 from slipstream.cli.mode import mode
 from slipstream.cli.move import move
 from slipstream.cli.replay import replay
+from slipstream.cli.resize import resize
 from slipstream.cli.sandbox import sandbox
 from slipstream.cli.scheduler import scheduler
 from slipstream.cli.setup import setup
@@ -61,6 +62,7 @@ COMMANDS = (
     jobs,
     mode,
     move,
+    resize,
     replay,
     sandbox,
     scheduler,

@@ -17,6 +17,7 @@ from slipstream.core.events import (
     JobSubmitted,
     ModeChanged,
     MoveAsked,
+    ResizeAsked,
     SwitchedOff,
     SwitchedOn,
     TimerFired,
@@ -130,6 +131,14 @@ class Engine:
         found = self.machine.where_to(key, nodes, now_s, forced=True)
         if isinstance(found, Placement):
             self.take(MoveAsked(at_s=now_s, key=key, nodes=found.nodes, why=why, forced=True))
+        return found
+
+    def resize(self, key: str, gpus: int, why: str) -> Placement | Reason:
+        """An operator wants a job to go on with so many GPUs; says where, or why it does not."""
+        now_s = self._clock()
+        found = self.machine.sized_where(key, gpus, now_s)
+        if isinstance(found, Placement):
+            self.take(ResizeAsked(at_s=now_s, key=key, gpus=gpus, why=why, forced=True))
         return found
 
     def tick(self) -> None:

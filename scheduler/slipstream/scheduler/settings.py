@@ -62,6 +62,8 @@ class Settings:
     """A GPU that is used more than that over 10 s takes no further guest."""
     guest_after_s: float = 300.0
     """An `auto` job that has waited so long for GPUs becomes a guest (mode enforce)."""
+    grow_after_s: float = 120.0
+    """After so long without a queue elastic jobs take GPUs that nobody uses (mode enforce)."""
     extend_from_s: float = 60.0
     """A job that has waited so long for others is given that, near its limit (mode enforce)."""
     shares: Shares = ()
@@ -80,7 +82,7 @@ class Settings:
             raise SettingsError(f"log_level is {self.log_level!r}, known: {list(_LEVELS)}")
         if not 0 <= self.api_port <= _LAST_PORT:
             raise SettingsError(f"api_port is {self.api_port}, it must be 0 to {_LAST_PORT}")
-        for name in ("tick_s", "lease_s", "arrival_s", "guest_below_pct", "extend_from_s"):
+        for name in _ABOVE_0:
             if getattr(self, name) <= 0:
                 raise SettingsError(f"{name} is {getattr(self, name):g}, it must be above 0")
         if self.keep_checkpoints_s < 0:
@@ -110,10 +112,14 @@ class Settings:
             shares=self.shares,
             guest_below_pct=self.guest_below_pct,
             guest_after_s=self.guest_after_s,
+            grow_after_s=self.grow_after_s,
             extend_from_s=self.extend_from_s,
         )
 
 
+_ABOVE_0: Final = (
+    *("tick_s", "lease_s", "arrival_s", "guest_below_pct", "extend_from_s", "grow_after_s"),
+)
 _LEVELS: Final = ("debug", "info", "warning", "error")
 _LAST_PORT: Final = 65_535
 
