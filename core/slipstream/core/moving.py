@@ -39,8 +39,6 @@ _STARTS: Final = 5
 """How often a job that has left is told to start on its new nodes, should Slurm be away."""
 MOST_AT_ONCE: Final = 2
 """Moves of our own under way: each is work for disks, network and Slurm."""
-STANDS_S: Final = 60.0
-"""Requeues of one job are at least so far apart, whoever asks."""
 
 
 def target_for(
@@ -53,7 +51,7 @@ def target_for(
     forced: bool,
 ) -> Placement | Reason:
     """Where a job would move to, or why it does not. Without `nodes` the best other ones."""
-    why = stays(state, key, at_s, STANDS_S if forced else BETWEEN_MOVES_S)
+    why = stays(state, key, at_s, state.rules.requeue_pause_s if forced else BETWEEN_MOVES_S)
     if why is not None:
         return why
     record = state.jobs[key]

@@ -50,10 +50,12 @@ def target_for(
     key: str,
     gpus: int,
     at_s: float,
-    pause_s: float = moving.STANDS_S,
+    pause_s: float | None = None,
 ) -> Placement | Reason:
     """Where a job would go on with so many GPUs, or why it does not."""
-    why = moving.stays(state, key, at_s, pause_s)
+    why = moving.stays(
+        state, key, at_s, state.rules.requeue_pause_s if pause_s is None else pause_s
+    )
     if why is not None:
         return why
     record = state.jobs[key]
@@ -91,11 +93,14 @@ def _changes(
     if found.unseated or any(_is_in_line(state, record) for record in state.jobs.values()):
         state.idle_since_s = None
         return _shrinks(state, mirror, found, elastic, at_s), None
+    if not elastic:
+        state.idle_since_s = None
+        return [], None
     if state.idle_since_s is None:
         state.idle_since_s = at_s
     due_s = state.idle_since_s + state.rules.grow_after_s
     if due_s > at_s:
-        return [], due_s if elastic else None
+        return [], due_s
     return _grows(state, mirror, found.left, elastic, at_s), None
 
 
@@ -238,11 +243,11 @@ def _once_they_have_left(state: State, left: Mapping[str, NodeSight]) -> dict[st
     nodes = dict(left)
     for move in state.moves.values():
         record = state.jobs.get(move.key)
-        holds = move.stage is Stage.SAVING or (move.stage is Stage.LEAVING and not move.gone)
-        if record is None or not move.size or move.grows or not holds:
+        if record is None or record.phase is not Phase.RUNNING or record.sight is None:
             continue
-        target = Placement(move.target, move.size, 1, 1)
-        nodes.update(_freed(nodes, record, target, move.size))
+        if move.size and not move.grows and record.sight.nodes == move.origin:
+            target = Placement(move.target, move.size, 1, 1)
+            nodes.update(_freed(nodes, record, target, move.size))
     return nodes
 
 

@@ -46,7 +46,7 @@ class State:
     swapped: dict[str, float] = field(default_factory=dict)
     """Jobs that were to ask for seats, or for fewer GPUs, while they wait, by their keys: when."""
     idle_since_s: float | None = None
-    """Since when nobody waits for GPUs, where everything is carried out."""
+    """Since when nobody waits for GPUs while elastic jobs run, where everything is carried out."""
     waits: dict[str, Wait] = field(default_factory=dict)
     """How long jobs have waited for others, by their keys."""
     upgrades: dict[str, Upgraded] = field(default_factory=dict)

@@ -238,4 +238,6 @@ def _swapped(job: Job, change: JobUpdate, gone: str, gres: Gres) -> JobUpdate:
     rest = tuple(one for one in job.asked.per_node if one.name not in ("gpu", "slot"))
     was, now = ("guest", "owner") if gone == "slot" else ("owner", "guest")
     marked = (change.admin_comment or "").replace(f" role={was} ", f" role={now} ")
+    # Seats are as many as its user asked for GPUs.
+    marked = with_word(marked, "size", "") if marked else marked
     return replace(change, gres_per_node=(*rest, gres), admin_comment=marked)
