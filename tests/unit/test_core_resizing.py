@@ -263,7 +263,9 @@ def test_one_that_has_left_to_grow_goes_on_as_it_was_if_others_were_sooner() -> 
     one.handle(looked(232.0, waiting(), nodes=(node("n1"),)))
     other = replace(holds("8", None, 0, 1, 2), number=8)
     grows = replace(waiting(size=3), slurm_reason="Resources")
-    commands = one.handle(looked(233.0, other, grows, nodes=(node("n1", used=3),)))
+    one.handle(looked(233.0, other, grows, nodes=(node("n1", used=3),)))
+    assert one.state.moves, "not in the second in which it left"
+    commands = one.handle(TimerFired(238.0))
     assert Resize(token(1), "5", 1) in commands
     assert "its move is given up: another job needs the GPUs" in story(one)
     assert "waits for 1 GPUs again, as its user asked" in story(one)

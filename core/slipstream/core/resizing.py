@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 
 _AGAIN_S: Final = 60.0
 """After a change that Slurm has not shown yet."""
+_LEAST_AWAY_S: Final = 5.0
+"""Free to start anywhere in the second in which it left its node, a job would be lost there."""
 _IN_LINE: Final = ("Resources", "Priority")
 """Slurm's reasons of those who would start if there were room."""
 _MOST_HELPED: Final = 16
@@ -234,6 +236,7 @@ def _call_off_growth(state: State, found: Round, at_s: float) -> None:
     seated = {one.record.key for one in found.verdicts if isinstance(one.found, Placement)}
     for move in list(state.moves.values()):
         waits = move.stage is Stage.PLACING and move.key not in seated
+        waits = waits and at_s - move.since_s >= _LEAST_AWAY_S
         if move.grows and not move.forced and (waits or move.stage is Stage.SAVING):
             moving.call_off(state, move, at_s, "another job needs the GPUs")
 
