@@ -325,12 +325,12 @@ def test_an_operator_says_how_many() -> None:
     """Within what the user said; at once, whoever waits; not where it must not disturb."""
     one = cluster("n2", rules=Rules(mode=Mode.ADVISE))
     one.handle(looked(105.0, plain()))
-    found = one.sized_where("5", 2, 110.0)
+    found = one.sized_where(resize(2))
     assert isinstance(found, Placement)
     assert found.nodes == ("n2",)
     assert one.handle(resize(2)) == [Save(token(1), "5", "n1", 1)]
     assert one.state.moves["5"].size == 2
-    assert one.sized_where("5", 3, 110.0) is Reason.MOVING
+    assert one.sized_where(resize(3)) is Reason.MOVING
 
 
 @pytest.mark.parametrize(
@@ -340,7 +340,7 @@ def test_an_operator_says_how_many() -> None:
 def test_an_operator_is_told_why_not(gpus: int, reason: Reason) -> None:
     """Nothing happens."""
     one = cluster("n2")
-    assert one.sized_where("5", gpus, 110.0) is reason
+    assert one.sized_where(resize(gpus)) is reason
     assert one.handle(resize(gpus)) == []
 
 
@@ -348,7 +348,7 @@ def test_no_room_is_said_as_for_any_job() -> None:
     """Here and elsewhere."""
     one = cluster()
     full(one, 109.0, replace(holds("8", None, 1, 2, 3), number=8))
-    assert one.sized_where("5", 2, 110.0) is Reason.NO_FREE_GPU
+    assert one.sized_where(resize(2)) is Reason.NO_FREE_GPU
 
 
 def test_what_it_has_beyond_what_it_asked_for_is_not_charged() -> None:

@@ -272,17 +272,17 @@ class Machine:
             return Reason.SWITCHED_OFF if self.state.switched_off else Reason.WOULD_ADVISE
         return moving.target_for(self.state, self._probe(at_s), key, nodes, at_s, forced=forced)
 
-    def sized_where(self, key: str, gpus: int, at_s: float) -> Placement | Reason:
+    def sized_where(self, asked: events.ResizeAsked) -> Placement | Reason:
         """Where an elastic job would go on with so many GPUs, or why it does not."""
         if not self.state.advising:
             return Reason.SWITCHED_OFF if self.state.switched_off else Reason.WOULD_ADVISE
-        return resizing.target_for(self.state, self._probe(at_s), self._left, key, gpus, at_s)
+        return resizing.target_for(self.state, self._probe(asked.at_s), self._left, asked)
 
     def _probe(self, at_s: float) -> Callable[[Need], Placement | Reason]:
         return lambda need: self._mirror.probe(need, self._left, at_s)
 
     def _asked_to_resize(self, event: events.ResizeAsked) -> list[Command]:
-        found = self.sized_where(event.key, event.gpus, event.at_s)
+        found = self.sized_where(event)
         if not isinstance(found, Placement):
             return []
         return moving.begin(self.state, event, found, size=event.gpus)

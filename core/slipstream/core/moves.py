@@ -80,8 +80,14 @@ class Saga:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Left:
-    """When a job last left nodes by a move of ours, so that it is left alone for a while."""
+    """When a job last left nodes by a move of ours, so that it is left alone for a while.
+
+    Also of one that was to leave and could not: its next move has another number.
+    """
 
     number: int
-    at_s: float
-    nodes: tuple[str, ...]
+    at_s: float | None = None
+    """None: it has not left yet."""
+    nodes: tuple[str, ...] = ()
+    tried_at_s: float = 0.0
+    """When it was last to leave, by anybody's wish: to be saved costs a training time."""

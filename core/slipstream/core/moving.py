@@ -51,7 +51,8 @@ def target_for(
     forced: bool,
 ) -> Placement | Reason:
     """Where a job would move to, or why it does not. Without `nodes` the best other ones."""
-    why = stays(state, key, at_s, state.rules.requeue_pause_s if forced else BETWEEN_MOVES_S)
+    pause_s = state.rules.requeue_pause_s if forced else BETWEEN_MOVES_S
+    why = stays(state, key, at_s, pause_s, forced=forced)
     if why is not None:
         return why
     record = state.jobs[key]
@@ -62,9 +63,12 @@ def target_for(
 
 
 def stays(  # noqa: PLR0911 (one for each way a job does not move)
-    state: State, key: str, at_s: float, pause_s: float
+    state: State, key: str, at_s: float, pause_s: float, *, forced: bool
 ) -> Reason | None:
-    """Why a job is left where it is, wherever it should go; `pause_s` after it last left."""
+    """Why a job is left where it is, wherever it should go; `pause_s` after it last left.
+
+    By us also after it was last to leave: what could not be saved is not tried again at once.
+    """
     record = state.jobs.get(key)
     if key in state.moves:
         return Reason.MOVING
@@ -79,7 +83,9 @@ def stays(  # noqa: PLR0911 (one for each way a job does not move)
     if not _is_restorable(state, record):
         return Reason.NOT_RESTORABLE
     left = state.left.get(key)
-    return Reason.MOVED_LATELY if left and at_s - left.at_s < pause_s else None
+    since = [left.at_s, None if forced else left.tried_at_s] if left else []
+    lately = any(then_s is not None and at_s - then_s < pause_s for then_s in since)
+    return Reason.MOVED_LATELY if lately else None
 
 
 def elsewhere(state: State, record: JobRecord, need: Need, nodes: tuple[str, ...] = ()) -> Need:
@@ -123,6 +129,9 @@ def begin(
         submitted_at_s=record.sight.submitted_at_s,
     )
     state.moves[move.key] = move
+    state.left[move.key] = replace(
+        left or Left(number=0), number=move.number, tried_at_s=event.at_s
+    )
     to = ",".join(move.target) + (", as owner" if gpus else "")
     text = (
         f"is to train with {size} GPUs instead of {move.was}, on {to}" if size else f"moves to {to}"
@@ -151,7 +160,7 @@ def saved(state: State, event: JobSaved) -> list[Command]:
         _end(state, move, event.at_s, "stays: nothing is to be carried out any more")
         return []
     state.moves[move.key] = move.at(Stage.LEAVING, event.at_s)
-    state.left[move.key] = Left(number=move.number, at_s=event.at_s, nodes=move.origin)
+    state.left[move.key] = replace(state.left[move.key], at_s=event.at_s, nodes=move.origin)
     size = event.bytes_carried / 1e6
     _tell(state, move.key, event.at_s, f"saved, {size:.0f} MB in {event.seconds:.1f} s: requeued")
     return [_order(state.moves[move.key])]

@@ -49,15 +49,13 @@ def target_for(
     state: State,
     probe: Probe,
     left: Mapping[str, NodeSight],
-    key: str,
-    gpus: int,
-    at_s: float,
+    asked: ResizeAsked,
     pause_s: float | None = None,
 ) -> Placement | Reason:
     """Where a job would go on with so many GPUs, or why it does not."""
-    why = moving.stays(
-        state, key, at_s, state.rules.requeue_pause_s if pause_s is None else pause_s
-    )
+    key, gpus = asked.key, asked.gpus
+    pause_s = state.rules.requeue_pause_s if pause_s is None else pause_s
+    why = moving.stays(state, key, asked.at_s, pause_s, forced=asked.forced)
     if why is not None:
         return why
     record = state.jobs[key]
@@ -136,12 +134,9 @@ def _grows(
         gpus = min(most, _held(record) + free)
         if gpus <= _held(record):
             continue
-        pause_s = moving.BETWEEN_MOVES_S
-        target = target_for(state, probe, left, record.key, gpus, at_s, pause_s)
+        asked = ResizeAsked(at_s=at_s, key=record.key, gpus=gpus, why="nobody waits for these GPUs")
+        target = target_for(state, probe, left, asked, moving.BETWEEN_MOVES_S)
         if isinstance(target, Placement) and not busy.intersection(target.nodes):
-            asked = ResizeAsked(
-                at_s=at_s, key=record.key, gpus=gpus, why="nobody waits for these GPUs"
-            )
             commands += moving.begin(state, asked, target, size=gpus)
     return commands
 
@@ -163,11 +158,9 @@ def _shrinks(
             for record, target in chosen:
                 if len(state.moves) >= moving.MOST_AT_ONCE:
                     return commands
-                size = state.requests[record.token].gpus.count
-                why = "another job needs the GPUs"
-                asked = ResizeAsked(at_s=at_s, key=record.key, gpus=size, why=why)
-                commands += moving.begin(state, asked, target, size=size)
-                nodes.update(_freed(nodes, record, target, size))
+                asked = _given_back(state, record, at_s)
+                commands += moving.begin(state, asked, target, size=asked.gpus)
+                nodes.update(_freed(nodes, record, target, asked.gpus))
                 grown.remove(record)
             room = room_for(need, nodes)
         if isinstance(room, Room) and _is_enough(room, need):
@@ -192,8 +185,7 @@ def _who(
 
     able: list[tuple[JobRecord, Placement]] = []
     for record in sorted(grown, key=lambda one: (_held(one), one.since_s, one.key)):
-        size = state.requests[record.token].gpus.count
-        target = target_for(state, probe, left, record.key, size, at_s)
+        target = target_for(state, probe, left, _given_back(state, record, at_s))
         if isinstance(target, Placement):
             able.append((record, target))
     with_all = dict(nodes)
@@ -208,6 +200,12 @@ def _who(
         if _is_enough(room_for(need, with_all), need):
             return several
     return []
+
+
+def _given_back(state: State, record: JobRecord, at_s: float) -> ResizeAsked:
+    """It goes on with what its user asked for."""
+    size = state.requests[record.token].gpus.count
+    return ResizeAsked(at_s=at_s, key=record.key, gpus=size, why="another job needs the GPUs")
 
 
 def _back_to_what_they_asked_for(state: State, at_s: float) -> list[Command]:

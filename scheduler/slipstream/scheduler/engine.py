@@ -135,10 +135,10 @@ class Engine:
 
     def resize(self, key: str, gpus: int, why: str) -> Placement | Reason:
         """An operator wants a job to go on with so many GPUs; says where, or why it does not."""
-        now_s = self._clock()
-        found = self.machine.sized_where(key, gpus, now_s)
+        asked = ResizeAsked(at_s=self._clock(), key=key, gpus=gpus, why=why, forced=True)
+        found = self.machine.sized_where(asked)
         if isinstance(found, Placement):
-            self.take(ResizeAsked(at_s=now_s, key=key, gpus=gpus, why=why, forced=True))
+            self.take(asked)
         return found
 
     def tick(self) -> None:
