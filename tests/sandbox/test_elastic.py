@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import re
 import sys
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,15 +12,15 @@ import pytest
 
 import progress
 from sandbox.jobs import sbatch
-from sandbox.trainings import slipstream, why
+from sandbox.trainings import slipstream, story, until, why
 from slipstream.sandbox import Sandbox, Shape
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
 pytestmark = pytest.mark.sandbox
 
-PATIENCE_S = 90.0
+PATIENCE_S = 180.0
 EXAMPLES = Path(progress.__file__).parent
 BEGINS = re.compile(r"training on (\d+) GPUs after (\d+)")
 
@@ -34,19 +33,6 @@ def box(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
     shape = Shape(nodes=2, gpus_per_node=2, racks=1)
     with Sandbox.started(shape, name="elastic", home=home, daemons=True, scheduler=soon) as sandbox:
         yield sandbox
-
-
-def until(box: Sandbox, job: str, condition: Callable[[], object]) -> None:
-    """Wait for something to be so; not for ever."""
-    deadline_s = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline_s, f"{why(box, job)}"
-        time.sleep(0.5)
-
-
-def story(box: Sandbox, job: str) -> str:
-    """All that happened to it."""
-    return "\n".join(str(line["text"]) for line in why(box, job).get("story", ()))
 
 
 def begun(output: Path) -> list[tuple[int, int]]:
@@ -67,12 +53,12 @@ def test_an_elastic_training_takes_a_gpu_nobody_wants_and_gives_it_back(
     script = f"cd {EXAMPLES}; PYTHON={sys.executable} bash ./elastic.sh {' '.join(words)}"
     flags = ("--slip-class=shared", "--slip-elastic=1-2", "--gres=gpu:1", "--cpus-per-task=2")
     job = sbatch(box, output, *flags, script=script)
-    until(box, job, lambda: trains_with(box, job, 2))
+    until(box, job, lambda: trains_with(box, job, 2), PATIENCE_S)
     (here,) = why(box, job)["nodes"]
     sbatch(box, tmp_path / "wide", "--gres=gpu:2", script="sleep 600")
     owner = sbatch(box, tmp_path / "owner", "--gres=gpu:1", script="sleep 600")
-    until(box, job, lambda: why(box, owner).get("phase") == "running")
-    until(box, job, lambda: trains_with(box, job, 1))
+    until(box, job, lambda: why(box, owner).get("phase") == "running", PATIENCE_S)
+    until(box, job, lambda: trains_with(box, job, 1), PATIENCE_S)
     told = why(box, job)
     assert (told["gpus"], told["gpus_asked"], told["nodes"]) == (1, "node:1", [here])
     assert_nothing_was_done_anew(output)
