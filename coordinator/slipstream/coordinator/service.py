@@ -159,6 +159,8 @@ class _Clock:
             return  # what changed meanwhile is seen again at the next tick
         if matters == self._told and now_s < self._heartbeat_due_s:
             return
+        if matters != self._told:  # on disk before anybody hears of it: we may be killed then
+            self._coordinator.publish_closed_gpus()
         self._told = matters
         self._heartbeat_due_s = now_s + HEARTBEAT_S
         self._sending = asyncio.create_task(self._coordinator.sender.send(told))
