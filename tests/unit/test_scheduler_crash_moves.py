@@ -34,6 +34,7 @@ from slipstream.core.events import (
     NodeReported,
     ResizeAsked,
     SchedulerStarted,
+    TimerFired,
 )
 from slipstream.core.sights import Training
 from slipstream.scheduler.daemon import replayed
@@ -259,3 +260,20 @@ def test_it_goes_on_wherever_its_scheduler_was_killed(tmp_path: Path, dies: str,
     assert not [one for one in open_ones if isinstance(one, Save | Requeue | Start)]
     assert not second.failed
     second.journal.close()
+
+
+def test_a_deed_that_fails_over_one_job_does_not_end_the_others(tmp_path: Path) -> None:
+    """Somebody has emptied a job's AdminComment while it moves: there is no marker to change.
+
+    That is refused like anything Slurm would not do, and what comes after it is done.
+    """
+    KeptCommands.begin(tmp_path, "n1", "n2")
+    one = Scheduler(tmp_path)
+    (job,) = one.commands.pass_time().jobs.values()
+    job.admin_comment, job.state = "", "PENDING"
+    one.enactor.put(Entry(TimerFired(1.0), (Start(token(1), "1", 1, ("n2",)),)))
+    one.enactor.put(Entry(TimerFired(2.0), (Save(token(1), "1", "n1", 7),)))
+    one.enactor.stop()
+    told = [one.told.get_nowait(), one.told.get_nowait()]
+    assert [type(event).__name__ for event in told] == ["CommandRefused", "JobSaved"]
+    one.journal.close()

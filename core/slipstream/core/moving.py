@@ -160,7 +160,8 @@ def saved(state: State, event: JobSaved) -> list[Command]:
         _end(state, move, event.at_s, "stays: nothing is to be carried out any more")
         return []
     state.moves[move.key] = move.at(Stage.LEAVING, event.at_s)
-    state.left[move.key] = replace(state.left[move.key], at_s=event.at_s, nodes=move.origin)
+    left = state.left.get(move.key) or Left(number=move.number)  # of an older journal
+    state.left[move.key] = replace(left, at_s=event.at_s, nodes=move.origin)
     size = event.bytes_carried / 1e6
     _tell(state, move.key, event.at_s, f"saved, {size:.0f} MB in {event.seconds:.1f} s: requeued")
     return [_order(state.moves[move.key])]

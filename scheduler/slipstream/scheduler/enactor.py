@@ -198,8 +198,11 @@ class Enactor:
             return None
         try:
             self._carry_out(command)
-        except SinkError as error:
-            _LOG.warning("refused: %s: %s", command, error)
+        except Exception as error:  # noqa: BLE001 (a bug over one job must not end all others)
+            if isinstance(error, SinkError):
+                _LOG.warning("refused: %s: %s", command, error)
+            else:
+                _LOG.exception("failed: %s", command)
             task = command.task if isinstance(command, Advise | Withdraw) else None
             about = type(command).__name__ if isinstance(command, Extend | Upgrade | Resize) else ""
             self._tell(CommandRefused(time.time(), command.token, str(error), task, about))
