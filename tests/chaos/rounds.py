@@ -31,7 +31,10 @@ OPTIONS: Final[Mapping[str, Any]] = {
     "checkpoint_every_s": 5.0,
     # Who grows is the plan's to say.
     "scheduler": {
-        **{"lease_s": "20", "poll_slowest_s": "2", "poll_away_s": "2", "grow_after_s": "86400"}
+        "lease_s": "20",
+        "poll_slowest_s": "2",
+        "poll_away_s": "2",
+        "grow_after_s": "86400",
     },
 }
 LOAD: Final = {"mover": 3, "turns": 3, "guest": 1, "plain": 1}
