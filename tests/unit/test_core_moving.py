@@ -257,6 +257,19 @@ def test_what_is_switched_off_between_two_nodes_still_goes_to_the_new_one(
     assert one.state.advice == {}
 
 
+def test_a_start_that_slurm_may_have_forgotten_is_told_again(one: Machine) -> None:
+    """Its controller died after it: nodes and size may be those of before."""
+    one.handle(asked("n2"))
+    one.handle(saved())
+    one.handle(waiting(112.0))
+    one.handle(SlurmLost(113.0, "away"))
+    one.handle(SlurmFound(115.0))
+    (start,) = [told for told in one.handle(waiting(115.5)) if isinstance(told, Start)]
+    assert start.nodes == ("n2",)
+    one.handle(looked(117.0, running(where="n2")))
+    assert one.state.moves["5"].stage is Stage.RESTORING
+
+
 def test_a_refused_requeue_leaves_it_running(one: Machine) -> None:
     """--no-requeue, say."""
     one.handle(asked())

@@ -199,6 +199,8 @@ def controller_back(state: State) -> None:
     for move in list(state.moves.values()):
         if move.stage is Stage.LEAVING:
             state.moves[move.key] = replace(move, forgotten=True)
+        elif move.stage is Stage.PLACING and move.starts < _STARTS:
+            state.moves[move.key] = replace(move, stage=Stage.LEAVING)
 
 
 def _is_back(move: Saga, sight: JobSight) -> bool:
