@@ -16,6 +16,7 @@ from slipstream.coordinator.daemon import Coordinator
 from slipstream.coordinator.events import HEARTBEAT_S, what_matters
 from slipstream.coordinator.listener import Listener
 from slipstream.coordinator.metrics import MetricsServer
+from slipstream.wire.supervisor import Supervisor
 
 if TYPE_CHECKING:
     from typing import Any
@@ -95,10 +96,14 @@ async def _tick_until_stopped(coordinator: Coordinator) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopped.set)
     clock = _Clock(coordinator)
+    supervisor = Supervisor(os.environ)
+    supervisor.ready()
     while not stopped.is_set():
         await clock.tick()
+        supervisor.alive()
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(stopped.wait(), _until_the_next_s(coordinator))
+    supervisor.stopping()
     await clock.finish()
 
 

@@ -11,6 +11,7 @@ import contextlib
 import fcntl
 import logging
 import math
+import os
 import signal
 import socket
 import sqlite3
@@ -51,6 +52,7 @@ from slipstream.scheduler.submit_socket import SubmitSocket
 from slipstream.scheduler.watcher import Watcher
 from slipstream.slurm_plugin import CliSlurm, Poller
 from slipstream.slurm_plugin.wrapper_sign import WrapperSign
+from slipstream.wire.supervisor import Supervisor
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -159,6 +161,7 @@ class Daemon:
         self._historian = Historian(settings.state_dir, self._engine.estimator.families.learn)
         self._engine.asked = self._historian.submitted
         self._watcher = Watcher(slurm, self._poller, self._deliver)
+        self._supervisor = Supervisor(os.environ)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._ending: _Ending | None = None
 
@@ -213,7 +216,9 @@ class Daemon:
         server = await reports.serve(peers.listen(run_dir / "events.sock", _ROOT_ONLY))
         end_submissions = submit.serve(peers.listen(run_dir / "submit.sock", _ROOT_ONLY))
         _LOG.info("ready in %s, mode %s", run_dir, self._engine.machine.state.mode)
+        self._supervisor.ready()
         await ending.event.wait()
+        self._supervisor.stopping()
         end_submissions()
         server.close()
         for one, _listener in web:
@@ -224,6 +229,7 @@ class Daemon:
     async def _tick(self) -> None:
         while True:
             await asyncio.sleep(self._settings.tick_s)
+            self._supervisor.alive()
             try:
                 self._engine.tick()
                 self._historian.tick()
