@@ -94,6 +94,7 @@ def _text(text: str) -> Iterator[str]:
 def _escaped(text: str) -> str:
     """As roff wants it: no line may begin with a dot or a quote by accident."""
     safe = text.replace("\\", "\\e").replace("-", "\\-")
+    safe = "".join(one if one.isascii() else f"\\[u{ord(one):04X}]" for one in safe)
     return re.sub(r"^(?=[.'])", r"\\&", safe)
 
 
