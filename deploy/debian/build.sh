@@ -83,7 +83,7 @@ install -d "$stage/lib/systemd/system" "$stage/etc/default" "$stage/usr/bin" \
 install -m 644 "$root"/deploy/systemd/*.service "$stage/lib/systemd/system/"
 install -m 644 "$root/deploy/systemd/slipstream.default" "$stage/etc/default/slipstream"
 ln -s ../lib/slipstream/venv/bin/slipstream "$stage/usr/bin/slipstream"
-"$lib/venv/bin/python3" "$root/deploy/manual/pages.py" "$stage/usr/share/man"
+"$lib/venv/bin/python3" "$root/deploy/manual/pages.py" "$stage/usr/share/man" >>"$out/build.log"
 "$lib/venv/bin/python3" "$root/deploy/manual/completions.py" bash \
   >"$stage/usr/share/bash-completion/completions/slipstream"
 "$lib/venv/bin/python3" "$root/deploy/manual/completions.py" zsh \
