@@ -94,6 +94,17 @@ def test_a_guest_runs_beside_an_owner_of_all_gpus(controller: Container) -> None
     eventually(lambda: guest in str(controller.told("gpus")))
 
 
+def test_slurmctld_follows_the_board(controller: Container) -> None:
+    """The select wrapper was built for exactly this Slurm, and is the one that is loaded."""
+    if "PluginDir" not in controller.run("cat", "/etc/slurm/slurm.conf"):
+        pytest.skip("the source of this Slurm is not in the archive, so there is no wrapper")
+    job = controller.sbatch(
+        *("--slip-class=opportunistic", "--gres=gpu:1", "-o", "/shared/board-%j"), script="true"
+    )
+    assert controller.ends(job) == "COMPLETED"
+    eventually(lambda: controller.told("mode")["carrier"] == "board")
+
+
 def test_the_doctor_finds_nothing_wrong(controller: Container, nodes: list[Container]) -> None:
     """On the controller, and on each node, where the GPUs are."""
     eventually(lambda: controller.done("slipstream", "doctor").returncode == 0)

@@ -3,67 +3,33 @@
 
 from __future__ import annotations
 
-import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
 
-from docker.containers import Container, eventually
+from docker.containers import eventually
+from docker.hosts import DOCTOR, SINGLE, all_paths, files_of_slurm, idle, with_package
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-pytestmark = [pytest.mark.docker, pytest.mark.timeout(300)]
+    from docker.containers import Container
 
-SINGLE = "/usr/local/lib/slurm-container/single"
-PLACES = ("/etc", "/usr", "/opt", "/run", "/dev", "/home", "/var/lib", "/var/cache", "/var/spool")
-SLURMS_OWN = ("/var/lib/slurm/", "/var/lib/dpkg/", "/dev/pts/", "/run/munge/")
-"""Where Slurm and dpkg keep a state of their own, which changes with every job and package."""
+pytestmark = [pytest.mark.docker, pytest.mark.timeout(300)]
 
 
 @pytest.fixture
 def fresh(generation: str) -> Iterator[Container]:
     """One host with controller and node, plain Slurm; the package's file lies in /opt/package."""
-    started = subprocess.run(
-        ("docker", "run", "--detach", "--init", "--shm-size=512m", f"slurm:{generation}", SINGLE),
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    one = Container(started.stdout.strip())
-    try:
-        copy = (
-            f"docker run --rm slipstream:{generation} tar -C /opt -c slipstream | "
-            f"docker cp - {one.id}:/tmp"
-        )
-        subprocess.run(("bash", "-c", f"set -o pipefail; {copy}"), check=True)
-        one.shell("mv /tmp/slipstream /opt/package")
+    with with_package(f"slipstream-slurm:{generation}", generation, "--init", SINGLE) as one:
         eventually(lambda: idle(one))
         yield one
-    finally:
-        subprocess.run(("docker", "rm", "--force", one.id), capture_output=True, check=False)
-
-
-def idle(one: Container) -> bool:
-    """Whether its node is there."""
-    return one.done("sinfo", "-h", "-o", "%T").stdout.strip() == "idle"
 
 
 def restarted(one: Container) -> None:
     """As the command says: GRES and plugins are read at the start of Slurm's daemons only."""
     one.run(SINGLE, "restart")
     eventually(lambda: idle(one))
-
-
-def files_of_slurm(one: Container) -> str:
-    """What is in /etc/slurm, to the byte."""
-    return one.shell("cd /etc/slurm && find . -type f | sort | xargs sha256sum")
-
-
-def all_paths(one: Container) -> set[str]:
-    """Every file and folder there is, but for what Slurm and dpkg write as they run."""
-    found = one.run("find", *PLACES).splitlines()
-    return {path for path in found if not path.startswith(SLURMS_OWN)}
 
 
 def test_installed_set_up_used_and_removed(fresh: Container) -> None:
@@ -96,12 +62,6 @@ def test_installed_set_up_used_and_removed(fresh: Container) -> None:
     assert all_paths(fresh) == paths
     assert "slip-class" not in fresh.run("sbatch", "--help")
     assert "plain" in fresh.run("srun", "--gres=gpu:1", "echo", "plain", user="user")
-
-
-DOCTOR = (
-    "SLIPSTREAM_GPU_STATE=/dev/shm/simulated-gpus SLURMD_NODENAME=n1 "
-    "slipstream doctor --all --no-color || true"
-)
 
 
 def test_the_manual_and_the_completion_are_there(fresh: Container) -> None:
