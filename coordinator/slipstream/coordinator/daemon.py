@@ -16,9 +16,10 @@ from slipstream.coordinator import asking, blocks, guest_locks, joining, phases,
 from slipstream.coordinator.checkpoints import Checkpoints
 from slipstream.coordinator.closed_gpus import ClosedGpus
 from slipstream.coordinator.devices import DeviceCgroups
-from slipstream.coordinator.events import Sender, event
+from slipstream.coordinator.events import event
 from slipstream.coordinator.gpus import Nvml, Window
 from slipstream.coordinator.host_files import HostFiles
+from slipstream.coordinator.link import Link
 from slipstream.coordinator.measuring import Measuring
 from slipstream.coordinator.node_socket import NodeSocket, Peer
 from slipstream.coordinator.orders import Orders
@@ -67,7 +68,7 @@ class Coordinator:
         self.orders = Orders(self.reflexes)
         self.switch = Switch(settings.disable_file)
         self.socket = NodeSocket(settings.node_socket, self.answer)
-        self.sender = Sender(settings.events_socket)
+        self.link = Link(settings)
         self.checkpoints = Checkpoints.of(settings)
         self.host_files = HostFiles(settings.run_dir / "hosts")
         self.saver = Saver(self)

@@ -106,13 +106,17 @@ class State(Collector):
         counts = {
             "slipstream_node_requests_answered": one.socket.answered,
             "slipstream_node_requests_refused": one.socket.refused,
-            "slipstream_events_sent": one.sender.sent,
-            "slipstream_events_failed": one.sender.failed,
+            "slipstream_events_sent": one.link.sent,
+            "slipstream_events_failed": one.link.failed,
+            "slipstream_link_joins": one.link.joined,
             "slipstream_block_faults": one.block_faults(),
             "slipstream_device_grants_refused": one.grants_refused,
             "slipstream_guests_stopped": one.orders.times_stopped,
             "slipstream_nvml_errors": one.nvml_errors,
         }
+        yield GaugeMetricFamily(
+            "slipstream_link_up", "1 while the scheduler hears us", value=one.link.is_up
+        )
         for name, value in counts.items():
             yield CounterMetricFamily(name, name.replace("_", " ") + " in all", value=value)
 

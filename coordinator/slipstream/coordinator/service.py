@@ -53,8 +53,8 @@ async def run(settings: Settings) -> None:
             for server in await _servers(coordinator):
                 await stack.enter_async_context(server)
             _log.info("coordinating %s in %s", settings.node, settings.run_dir)
-            listener = Listener(coordinator.saver, coordinator.host_files, settings)
-            listening = asyncio.create_task(listener.listen())
+            listener = Listener(coordinator.saver, coordinator.host_files)
+            listening = asyncio.create_task(coordinator.link.keep(listener.take))
             try:
                 await _tick_until_stopped(coordinator)
             finally:
@@ -146,7 +146,7 @@ class _Clock:
                 await asyncio.to_thread(self._coordinator.checkpoints.tidy, seats)
             self._coordinator.saver.tick(now_s)
             for told in self._coordinator.saver.told():
-                if not await self._coordinator.sender.send(told):
+                if not await self._coordinator.link.send(told):
                     self._coordinator.saver.keep(told)  # for a scheduler that is back soon
             self._report(now_s)
         except OSError:
@@ -162,8 +162,11 @@ class _Clock:
         matters = what_matters(told)
         if self._sending and not self._sending.done():
             return  # what changed meanwhile is seen again at the next tick
-        if matters == self._told and now_s < self._heartbeat_due_s:
+        link = self._coordinator.link
+        if not link.is_up:
             return
-        self._told = matters
+        if (link.joined, matters) == self._told and now_s < self._heartbeat_due_s:
+            return
+        self._told = (link.joined, matters)
         self._heartbeat_due_s = now_s + HEARTBEAT_S
-        self._sending = asyncio.create_task(self._coordinator.sender.send(told))
+        self._sending = asyncio.create_task(self._coordinator.link.send(told))

@@ -32,7 +32,7 @@ from slipstream.core.events import (
 from slipstream.core.machine import Machine
 from slipstream.estimator.learner import Learner
 from slipstream.estimator.models import FOLDER, Models
-from slipstream.scheduler import peers
+from slipstream.scheduler import door, peers
 from slipstream.scheduler.api import Api
 from slipstream.scheduler.board_sink import FILE_NAME, BoardSink
 from slipstream.scheduler.carriers import Carrier, Carriers, Choice
@@ -50,7 +50,9 @@ from slipstream.scheduler.orders import Orders
 from slipstream.scheduler.sink import SinkError
 from slipstream.scheduler.submit_socket import SubmitSocket
 from slipstream.scheduler.watcher import Watcher
-from slipstream.slurm_plugin import CliSlurm, Poller
+from slipstream.slurm_plugin import CliSlurm, Poller, link, site
+from slipstream.slurm_plugin.link import address
+from slipstream.slurm_plugin.munge import Munge, MungeError
 from slipstream.slurm_plugin.wrapper_sign import WrapperSign
 from slipstream.wire.supervisor import Supervisor
 
@@ -212,19 +214,38 @@ class Daemon:
         web = [(web_server(app), listener) for listener in listeners]
         tasks = [asyncio.create_task(one.serve([listener])) for one, listener in web]
         tasks.append(asyncio.create_task(self._tick()))
+        servers = []
+        if self._settings.listen:
+            port = door.listen(address(self._settings.listen))
+            servers.append(await reports.serve_hosts(port, self._door()))
+            _LOG.info("coordinators of other hosts are heard at %s", self._settings.listen)
         # Last: who finds this socket finds everything else.
-        server = await reports.serve(peers.listen(run_dir / "events.sock", _ROOT_ONLY))
+        servers.append(await reports.serve(peers.listen(run_dir / "events.sock", _ROOT_ONLY)))
         end_submissions = submit.serve(peers.listen(run_dir / "submit.sock", _ROOT_ONLY))
         _LOG.info("ready in %s, mode %s", run_dir, self._engine.machine.state.mode)
         self._supervisor.ready()
         await ending.event.wait()
         self._supervisor.stopping()
         end_submissions()
-        server.close()
+        for server in servers:
+            server.close()
         for one, _listener in web:
             one.should_exit = True
         tasks[-1].cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _door(self) -> door.Door:
+        """For other hosts; without the cluster's name nobody could tell which of them are ours."""
+        known = site.read(os.environ)
+        cluster = self._settings.cluster or known.cluster
+        if not cluster:
+            raise StartError("listen needs the cluster's name: set cluster, or SLURM_CONF")
+        munge = Munge(self._settings.munge_socket or known.munge_socket)
+        try:
+            munge.open(munge.seal(b"", os.geteuid()))
+        except MungeError as error:
+            raise StartError(f"listen needs munged: {error}") from error
+        return door.Door(self._engine.counters, link.Party(munge, cluster, self._trusted))
 
     async def _tick(self) -> None:
         while True:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import logging
 import time
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from slipstream.core.events import (
@@ -53,6 +54,10 @@ class Counters:
     strangers: int = 0
     """Peers that were not allowed to say what they wanted to say."""
     bad_reports: int = 0
+    links: int = 0
+    """Coordinators of other hosts that are there."""
+    refused_links: Counter[str] = field(default_factory=Counter)
+    """What came from other hosts and was not believed, by reason."""
     refused: int = 0
     runs_written: int = 0
     runs_lost: int = 0

@@ -213,6 +213,7 @@ class Listening:
 class Discarded:
     """A node has removed the durable copy of a job, or could not."""
 
+    node: str
     job_id: str
     token: str
     problem: str = ""
@@ -228,7 +229,7 @@ def read_told(line: bytes) -> Told | Listening:
         return Listening(told.node)
     if told.discarded is not None:
         gone = told.discarded
-        return Discarded(str(gone.job_id), gone.token, gone.problem)
+        return Discarded(told.node, str(gone.job_id), gone.token, gone.problem)
     if told.saved is None:
         return _report(told)
     return JobSaved(
