@@ -104,7 +104,7 @@ Version: $version
 Architecture: $arch
 Maintainer: Slipstream <slipstream@localhost>
 Installed-Size: $(du -sk --exclude=DEBIAN "$stage" | cut -f1)
-Depends: python3 (>= $python), python3 (<< ${python%.*}.$((${python#*.} + 1))), libc6,
+Depends: python3 (>= $python), python3 (<< ${python%.*}.$((${python#*.} + 1))), libc6, libmunge2,
  slurm-client (>= $release), slurm-client (<< $after~)
 Recommends: lua-socket, lua-posix, munge
 Section: admin

@@ -113,7 +113,6 @@ def test_the_doctor_finds_nothing_wrong(controller: Container, nodes: list[Conta
     for one in nodes:
         command = (
             "export SLIPSTREAM_GPU_STATE=/dev/shm/simulated-gpus SLURMD_NODENAME=$(cut -d' ' -f2 "
-            "/run/role) SLIPSTREAM_NODE_RUN_DIR=/run/slipstream; "
-            "slipstream doctor --all --no-color --run-dir /run/slipstream-controller"
+            "/run/role); slipstream doctor --all --no-color"
         )
         assert "0 wrong" in one.shell(command)

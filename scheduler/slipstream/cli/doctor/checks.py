@@ -173,11 +173,16 @@ def scheduling(facts: Facts) -> Iterator[Finding]:
 def scheduler(facts: Facts) -> Iterator[Finding]:
     """Our own daemon, and what it hears of the nodes."""
     told = facts.scheduler
+    if told is None and facts.node and facts.node.linked:
+        yield _good("scheduler", "on another host, and hears this node's coordinator")
+        return
     if told is None:
         yield _bad(
             "scheduler",
             facts.scheduler_said,
-            "jobs run on without it; start it where slurmctld runs",
+            "jobs run on without it; start it where slurmctld runs, and where that is another "
+            "host, tell the coordinator of this one: SLIPSTREAM_SCHEDULER=HOST:PORT "
+            "(docs/coordinator.md)",
         )
         return
     if told["switched_off"]:

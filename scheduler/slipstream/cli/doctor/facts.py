@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 _PATIENCE_S: Final = 10.0
 _SETTING: Final = re.compile(r"^([A-Za-z]\w*)\s*=\s?(.*)$")
+_LINKED: Final = "\nslipstream_link_up 1.0\n"
 _UNSET: Final = frozenset({"(null)", "N/A", "None"})
 
 
@@ -64,6 +65,8 @@ class Node:
     """GPUs that are cut into instances."""
     coordinator: str = ""
     """Why its coordinator does not answer; empty if it does."""
+    linked: bool = False
+    """Whether it says that the scheduler hears it; that may be on another host."""
     ramdisk_mib: int = 0
     memory_mib: int = 0
     cgroups: int = 0
@@ -151,6 +154,7 @@ def _node() -> Node | None:
         gpu_error=error,
         mig=mig,
         coordinator=_silent(run_dir / "node.sock"),
+        linked=_LINKED in _page(run_dir / "metrics.sock"),
         ramdisk_mib=shm.f_bavail * shm.f_frsize >> 20,
         memory_mib=os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") >> 20,
         cgroups=_cgroups(Path("/sys/fs/cgroup")),
@@ -193,6 +197,18 @@ def _silent(path: Path) -> str:
         except OSError as error:
             return f"{path}: {error.strerror or error}"
     return ""
+
+
+def _page(path: Path) -> str:
+    """What a daemon tells Prometheus; empty if it does not."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as peer:
+        peer.settimeout(2.0)
+        try:
+            peer.connect(str(path))
+            peer.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
+            return b"".join(iter(lambda: peer.recv(65536), b"")).decode(errors="replace")
+        except OSError:
+            return ""
 
 
 def _asked(run_dir: Path, path: str) -> tuple[dict[str, Any] | None, str]:
