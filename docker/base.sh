@@ -33,8 +33,16 @@ debootstrap --variant=minbase --include=ca-certificates "$suite" "$tree" "$mirro
 rm -f "$tree.log"
 printf 'Acquire::Check-Valid-Until "false";\nAPT::Install-Recommends "false";\n' \
   >"$tree/etc/apt/apt.conf.d/90slipstream"
-# The mirror's updates, where it has them: a base image is no place for last year's holes.
-printf 'deb %s %s main\n' "$mirror" "$suite" >"$tree/etc/apt/sources.list"
+# With fixes, where the mirror has them: their sources stay in the archive, those of what they
+# replace do not, and the select wrapper is built from source.
+{
+  printf 'deb %s %s main\n' "$mirror" "$suite"
+  for more in "$mirror $suite-updates" "${mirror%/debian*}/debian-security $suite-security"; do
+    if curl -fsI -o /dev/null "${more% *}/dists/${more#* }/InRelease" 2>/dev/null; then
+      printf 'deb %s main\n' "$more"
+    fi
+  done
+} >"$tree/etc/apt/sources.list"
 # What this machine trusts, so that a mirror or package index behind it can be reached from inside.
 cp /etc/ssl/certs/ca-certificates.crt "$tree/etc/ssl/certs/ca-certificates.crt"
 rm -rf "$tree"/var/cache/apt/archives/*.deb "$tree"/var/lib/apt/lists/*
