@@ -17,6 +17,7 @@ from slipstream.coordinator.events import HEARTBEAT_S, VERSION, what_matters
 from slipstream.coordinator.gangs import REPEATED_EVERY_S
 from slipstream.coordinator.listener import Listener
 from slipstream.coordinator.metrics import MetricsServer
+from slipstream.wire.supervisor import Supervisor
 
 if TYPE_CHECKING:
     from typing import Any
@@ -103,13 +104,17 @@ async def _tick_until_stopped(coordinator: Coordinator) -> None:
         loop.add_signal_handler(number, stop)
     coordinator.socket.on_answer = woken.set
     clock = _Clock(coordinator)
+    supervisor = Supervisor(os.environ)
+    supervisor.ready()
     while not stopped.is_set():
         woken.clear()
         await clock.tick()
+        supervisor.alive()
         # The first task on an idle node is looked at at once, the others with the next tick.
         until = stopped if coordinator.seats else woken
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(until.wait(), _until_the_next_s(coordinator))
+    supervisor.stopping()
     await clock.finish()
 
 
