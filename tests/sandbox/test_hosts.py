@@ -13,8 +13,8 @@ import pytest
 
 from run_rig import alone
 from sandbox.jobs import wait_for
-from sandbox.test_moves import PATIENCE_S, assert_nothing_lost, moved, story, trains, until
-from sandbox.trainings import slipstream, why
+from sandbox.test_moves import PATIENCE_S, assert_nothing_lost, moved, trains
+from sandbox.trainings import slipstream, story, until, why
 from slipstream.sandbox import Sandbox, Shape
 
 if TYPE_CHECKING:
