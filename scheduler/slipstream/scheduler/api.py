@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from starlette.applications import Starlette
+from starlette.middleware import Middleware
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
@@ -19,6 +20,7 @@ from slipstream.core.classes import Mode
 from slipstream.core.reasons import SENTENCE, Reason
 from slipstream.scheduler import metrics, views
 from slipstream.scheduler.messages import MessageError, read_report
+from slipstream.scheduler.own_names import OwnNames
 from slipstream.scheduler.peers import BY_UID
 
 if TYPE_CHECKING:
@@ -28,11 +30,14 @@ if TYPE_CHECKING:
 
     from slipstream.core.events import NodeReported
     from slipstream.core.state import State
+    from slipstream.scheduler.dashboard.site import Dashboard
     from slipstream.scheduler.engine import Engine
 
 _LOG = logging.getLogger(__name__)
 _MOST_BODY_BYTES: Final = 4 << 20
 _METRICS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+_BY_BROWSERS: Final = frozenset({"origin", "sec-fetch-site"})
+"""Any page that an operator visits could send a POST through a forwarded socket; not as one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +51,7 @@ class Api:
         told: called with each report of a node.
         carrier: what carries advice out now.
         copies: what is on the shared filesystem.
+        dashboard: served beside it, if there is one.
     """
 
     engine: Engine
@@ -54,6 +60,7 @@ class Api:
     told: Callable[[NodeReported], None]
     carrier: Callable[[], str]
     copies: Callable[[], list[dict[str, Any]]] = list
+    dashboard: Dashboard | None = None
 
     def application(self) -> Starlette:
         """All routes."""
@@ -69,7 +76,9 @@ class Api:
                 Route("/v1/events", self.take_reports, methods=["POST"]),
                 Route("/v1/health", self.health),
                 Route("/metrics", self.metrics),
-            ]
+                *(self.dashboard.routes() if self.dashboard else ()),
+            ],
+            middleware=[Middleware(OwnNames)],
         )
 
     @property
@@ -163,7 +172,8 @@ class Api:
 
     def _may_change(self, request: Request) -> bool:
         client = request.client
-        if client is not None and client.host == BY_UID and client.port in self.trusted:
+        by_hand = _BY_BROWSERS.isdisjoint(request.headers.keys())
+        if by_hand and client and client.host == BY_UID and client.port in self.trusted:
             return True
         self.engine.counters.strangers += 1
         return False

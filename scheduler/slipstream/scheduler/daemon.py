@@ -36,6 +36,7 @@ from slipstream.scheduler.api import Api
 from slipstream.scheduler.board_sink import FILE_NAME, BoardSink
 from slipstream.scheduler.carriers import Carrier, Carriers, Choice
 from slipstream.scheduler.copies import Copies
+from slipstream.scheduler.dashboard.site import Dashboard
 from slipstream.scheduler.enactor import Deeds, Enactor
 from slipstream.scheduler.engine import Engine
 from slipstream.scheduler.event_socket import EventSocket
@@ -155,6 +156,8 @@ class Daemon:
             settings.events_between_checkpoints,
         )
         self._engine.estimator.models = Models(settings.state_dir / FOLDER)
+        self._dashboard = Dashboard(self._engine, self._choice.in_use)
+        self._engine.watch = self._dashboard.watch
         self._learner = Learner(settings.state_dir, self._engine.estimator.models)
         self._historian = Historian(settings.state_dir, self._engine.estimator.families.learn)
         self._engine.asked = self._historian.submitted
@@ -202,13 +205,15 @@ class Daemon:
             self._reported,
             self._choice.in_use,
             self._copies.told,
+            self._dashboard,
         ).application()
         listeners = [peers.listen(run_dir / "api.sock", _EVERYBODY)]
         if self._settings.api_port:
             listeners.append(_loopback(self._settings.api_port))
         web = [(web_server(app), listener) for listener in listeners]
         tasks = [asyncio.create_task(one.serve([listener])) for one, listener in web]
-        tasks.append(asyncio.create_task(self._tick()))
+        ticks = [self._tick(), self._dashboard.feed.run()]
+        tasks += [asyncio.create_task(one) for one in ticks]
         # Last: who finds this socket finds everything else.
         server = await reports.serve(peers.listen(run_dir / "events.sock", _ROOT_ONLY))
         end_submissions = submit.serve(peers.listen(run_dir / "submit.sock", _ROOT_ONLY))
@@ -216,9 +221,11 @@ class Daemon:
         await ending.event.wait()
         end_submissions()
         server.close()
+        self._dashboard.feed.close()
         for one, _listener in web:
             one.should_exit = True
-        tasks[-1].cancel()
+        for task in tasks[-len(ticks) :]:
+            task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _tick(self) -> None:
