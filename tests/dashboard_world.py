@@ -38,7 +38,7 @@ class Busy:
     at_s: float = field(default_factory=time.time)
 
     def __post_init__(self) -> None:
-        self._random = random.Random(self.seed)
+        self._random = random.Random(self.seed)  # noqa: S311 (the same at every run)
         self.owners: dict[tuple[str, int], str] = {}
         self.guests: dict[tuple[str, int], list[str]] = {}
         self.sights = [self._sight(number) for number in range(1, self.jobs + 1)]
@@ -140,7 +140,7 @@ class Busy:
         """Owners fill nine tenths of the GPUs, guests sit with every second owner."""
         held = len(self.owners)
         if guest:
-            open_to = [one for one in list(self.owners)[:: 2] if len(self.guests.get(one, [])) < 2]
+            open_to = [one for one in list(self.owners)[::2] if len(self.guests.get(one, [])) < 2]
             if open_to:
                 place = open_to[int(job) % len(open_to)]
                 self.guests.setdefault(place, []).append(job)

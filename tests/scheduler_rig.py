@@ -99,23 +99,20 @@ def served(
         loop.close()
 
 
-async def _serve(
-    rig: Served, uids: frozenset[int], port: socket.socket | None
-) -> Any:  # noqa: ANN401 (what stops it)
+async def _serve(rig: Served, uids: frozenset[int], port: socket.socket | None) -> Any:  # noqa: ANN401 (what stops it)
     def told(report: Told) -> None:
         if not isinstance(report, Discarded):
             rig.engine.take(report)
 
     submit = SubmitSocket(rig.engine, uids, lambda: rig.holds)
     reports = EventSocket(rig.engine.counters, uids, told, rig.orders)
+
     def carrier() -> str:
         return "hold" if rig.holds else "board"
 
     dashboard = Dashboard(rig.engine, carrier)
     rig.engine.watch = dashboard.watch
-    app = Api(
-        rig.engine, lambda: 0, uids, told, carrier, dashboard=dashboard
-    ).application()
+    app = Api(rig.engine, lambda: 0, uids, told, carrier, dashboard=dashboard).application()
     listeners = [peers.listen(rig.run_dir / "api.sock", 0o666), *([port] if port else [])]
     webs = [web_server(app) for _ in listeners]
     tasks = [

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Answers only to names of this machine: a web page elsewhere must not read us by a name of its own.
+"""Answers only to names of this machine: no web page may read us by a name of its own.
 
 A browser takes two addresses of one name for one site. Whoever owns a name could let it point to
 127.0.0.1 and read every job's name (DNS rebinding). Such a name has a dot; ours have none.

@@ -27,9 +27,7 @@ class Who:
 
 @dataclass(slots=True)
 class _Lane:
-    ended: deque[tuple[float, float, Who]] = field(
-        default_factory=lambda: deque(maxlen=MOST_SPANS)
-    )
+    ended: deque[tuple[float, float, Who]] = field(default_factory=lambda: deque(maxlen=MOST_SPANS))
     now: dict[Who, float] = field(default_factory=dict)
     """Who is on it, since when."""
 

@@ -15,17 +15,18 @@ export class TimelineView {
   constructor(store, root) {
     this.store = store;
     this.data = new Lanes();
-    this.window_s = TimelineView.chosen ?? 900;
+    this.window_s = TimelineView.chosen ?? WINDOWS[0][0];
     this.canvas = h("canvas", { "aria-hidden": "true" });
     this.space = h("div", { class: "space" });
     this.box = h("div", { class: "lanes", tabindex: "0", role: "application", "aria-label": "Timeline of GPUs. Up and down choose a GPU, left and right a span, Enter opens its job." }, this.canvas, this.space);
     this.said = h("p", { class: "summary", role: "status" });
     this.tip = h("div", { class: "tip", hidden: true });
+    this.empty = h("div", { class: "nothing", hidden: true }, h("p", { class: "big" }, "Nothing to show yet"), h("p", {}, "GPUs appear here when a coordinator reports or a job owns one."));
     this.windows = h("div", { class: "segmented", role: "group", "aria-label": "How far back" });
     root.append(
       h("div", { class: "heading" }, h("h1", {}, "Timeline"), this.said),
       h("div", { class: "bar-of-tools" }, key(), this.windows),
-      h("div", { class: "table" }, this.box),
+      h("div", { class: "table" }, this.box, this.empty),
       this.tip,
     );
     this.paint = calmly(() => this.#paint());
@@ -65,11 +66,23 @@ export class TimelineView {
       if (this.closed) return;
       this.asked = now;
       this.data.take(told, now - KEEP_S);
+      if (!TimelineView.chosen) this.#fit(now);
+      this.empty.hidden = this.data.lanes.length > 0;
+      this.box.hidden = this.data.lanes.length === 0;
       this.#summary();
       this.paint();
     } catch {
       // The next change asks again; the banner says that the scheduler is away.
     }
+  }
+
+  /** As far back as there is something to see. */
+  #fit(now) {
+    const first = Math.min(...this.data.lanes.flatMap((lane) => lane.spans.slice(0, 1).map((span) => span.from)));
+    const [seconds] = WINDOWS.find(([one]) => now - first <= one) ?? WINDOWS.at(-1);
+    if (seconds === this.window_s || !Number.isFinite(first)) return;
+    this.window_s = seconds;
+    this.#buttons();
   }
 
   #summary() {
