@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from starlette.applications import Starlette
@@ -19,6 +19,7 @@ from starlette.routing import Route
 from slipstream.core.classes import Mode
 from slipstream.core.reasons import SENTENCE, Reason
 from slipstream.scheduler import metrics, views
+from slipstream.scheduler.job_rows import ENCODER, JobList
 from slipstream.scheduler.messages import MessageError, read_report
 from slipstream.scheduler.own_names import OwnNames
 from slipstream.scheduler.peers import BY_UID
@@ -61,6 +62,7 @@ class Api:
     carrier: Callable[[], str]
     copies: Callable[[], list[dict[str, Any]]] = list
     dashboard: Dashboard | None = None
+    _list: JobList = field(default_factory=JobList)
 
     def application(self) -> Starlette:
         """All routes."""
@@ -86,9 +88,14 @@ class Api:
         return self.engine.machine.state  # anew each time: the machine may replace it
 
     async def jobs(self, request: Request) -> Response:
-        """Every job; `?ended=1` for those that have ended, too."""
+        """Every job; `?ended=1` for those that have ended, too.
+
+        Not those that hold GPUs for others: who owns these is told with the owners.
+        """
         ended = request.query_params.get("ended") == "1"
-        return self._answer(jobs=views.jobs(self._state, ended=ended))
+        rows = await self._list.json(self._state, ended=ended)
+        head = ENCODER.encode(self._told())
+        return Response(head[:-1] + b',"jobs":' + rows + b"}", media_type="application/json")
 
     async def gpus(self, _request: Request) -> Response:
         """Every node with its GPUs."""
@@ -165,10 +172,15 @@ class Api:
 
     async def metrics(self, _request: Request) -> Response:
         """For Prometheus."""
-        return Response(metrics.exposition(self.engine, self.behind), media_type=_METRICS_TYPE)
+        feed = self.dashboard.feed if self.dashboard else None
+        text = metrics.exposition(self.engine, self.behind, feed)
+        return Response(text, media_type=_METRICS_TYPE)
 
     def _answer(self, **more: object) -> Response:
-        return JSONResponse({"v": 1, **views.mode(self._state), "carrier": self.carrier(), **more})
+        return JSONResponse({**self._told(), **more})
+
+    def _told(self) -> dict[str, Any]:
+        return {"v": 1, **views.mode(self._state), "carrier": self.carrier()}
 
     def _may_change(self, request: Request) -> bool:
         client = request.client

@@ -28,20 +28,8 @@ _MOST_NODES_EXPLAINED: Final = 8
 NODE_REASONS: Final = frozenset(map(str, NodeReason))
 
 
-def jobs(state: State, *, ended: bool = False) -> list[View]:
-    """All jobs; those that have ended only if asked for.
-
-    Not those that hold GPUs for others: who owns these is told with the owners.
-    """
-    over = (Phase.ENDED, Phase.LOST)
-    known = (one for one in state.jobs.values() if one.key not in state.placeholders)
-    shown = [one for one in known if ended or one.phase not in over]
-    training = training_of(state)
-    return [job(state, one, training) for one in sorted(shown, key=_by_number)]
-
-
-def job(state: State, record: JobRecord, training: Mapping[str, Training]) -> View:
-    """One job."""
+def job(state: State, record: JobRecord, training: Training | None) -> View:
+    """One job, with what its hooks told."""
     sight = record.sight
     request = state.requests.get(record.token)
     advice = state.advice.get(record.advice_key)
@@ -71,7 +59,7 @@ def job(state: State, record: JobRecord, training: Mapping[str, Training]) -> Vi
         "slurm_reason": sight.slurm_reason if sight else "",
         "nodes": list(sight.nodes) if sight else [],
         "advised_nodes": list(advice.nodes) if advice and waits else [],
-        "training": _progress(training.get(str(sight.number))) if sight else None,
+        "training": _progress(training),
     }
 
 
@@ -105,7 +93,7 @@ def why(state: State, name: str) -> View | None:
     request = state.requests.get(record.token)
     estimate = request.estimate if request else None
     return {
-        **job(state, record, training_of(state)),
+        **job(state, record, training_of(state).get(str(sight.number)) if sight else None),
         "sentence": SENTENCE[record.reason],
         "estimate": {**asdict(estimate), "text": estimated(estimate)} if estimate else None,
         "stands_for": _stands_for(state, record),
@@ -261,7 +249,7 @@ def _named(state: State, name: str) -> JobRecord | None:
     if found := state.jobs.get(name):
         return found
     tasks = [one for key, one in state.jobs.items() if key.startswith(f"{name}_")]
-    return min([*tasks, *state.with_token(name)], key=_by_number, default=None)
+    return min([*tasks, *state.with_token(name)], key=by_number, default=None)
 
 
 def _stands_for(state: State, record: JobRecord) -> str:
@@ -290,7 +278,7 @@ def _slurm_says(record: JobRecord) -> str:
     return f"{sight.slurm_reason}: {SENTENCE[meaning]}"
 
 
-def _by_number(record: JobRecord) -> tuple[int, ...]:
+def by_number(record: JobRecord) -> tuple[int, ...]:
     """12 before 12_3 before 100; announced jobs last."""
     if record.sight is None:
         return (1, int(record.since_s))

@@ -18,7 +18,8 @@ from slipstream.core.reasons import SENTENCE
 from slipstream.scheduler import views
 from slipstream.scheduler.dashboard.past import TOTALS
 from slipstream.scheduler.dashboard.rows import DEVICE_COLUMNS, JOB_COLUMNS, NODE_COLUMNS
-from slipstream.scheduler.dashboard.table import ENCODER, Table
+from slipstream.scheduler.dashboard.table import Table
+from slipstream.scheduler.job_rows import ENCODER
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
