@@ -12,6 +12,7 @@ from slipstream.core.seats import holders
 from slipstream.core.sights import Standing
 from slipstream.scheduler.dashboard.curves import Curves
 from slipstream.scheduler.dashboard.lanes import Lanes, Who
+from slipstream.scheduler.dashboard.ledger import Ledger
 from slipstream.scheduler.dashboard.rows import named
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ class Past:
 
     def __init__(self) -> None:
         self.lanes = Lanes()
+        self.ledger = Ledger()
         self.curves = Curves(len(CURVE) - 1)
         self.totals: deque[list[float | None]] = deque(maxlen=_MOST_TOTALS)
         self.moves: deque[dict[str, Any]] = deque(maxlen=_MOST_MOVES)
@@ -72,6 +74,7 @@ class Past:
             phases[Phase.RUNNING],
         ]
         self.totals.append(point)
+        self.ledger.sample(state, at_s)
         return point
 
     def _reported(self, report: NodeReported, state: State) -> None:

@@ -74,6 +74,7 @@ class Dashboard:
             Route("/v1/timeline", self.timeline),
             Route("/v1/curve/{job}", self.curve),
             Route("/v1/estimator", self.estimator),
+            Route("/v1/hours", self.hours),
         ]
 
     async def page(self, request: Request) -> Response:
@@ -118,6 +119,10 @@ class Dashboard:
         return self._data(
             models=shown, bad=dict(models.bad), outcomes=list(reversed(self.past.outcomes))
         )
+
+    async def hours(self, _request: Request) -> Response:
+        """What the cluster did hour by hour, since the daemon runs."""
+        return self._data(hours=self.past.ledger.told(), mode=self._engine.machine.state.mode)
 
     def _file(self, name: str, request: Request) -> Response:
         found = self._files.get(name)
