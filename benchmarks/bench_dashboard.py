@@ -71,6 +71,14 @@ SCROLL: Final = """async () => {
   }
   return times.slice(1).map((one, at) => one - times[at]);
 }"""
+SHOWN: Final = """all => new Promise((resolve) => {
+  const look = () => {
+    const found = document.querySelectorAll('.gpu[aria-label]').length;
+    if (found === all) resolve(performance.now());
+    else requestAnimationFrame(look);
+  };
+  look();
+})"""
 WATCH: Final = """name => new Promise((resolve) => {
   const look = () => {
     const found = [...document.querySelectorAll('.list .row:not([hidden]) .c-name')];
@@ -151,11 +159,7 @@ def _paints(browser: Browser, url: str) -> dict[str, Any]:
         context = browser.new_context(viewport={"width": 1440, "height": 900})
         page = context.new_page()
         page.goto(f"{url}/#/map")
-        page.wait_for_function(
-            f"document.querySelectorAll('.gpu[aria-label]').length === {NODES * GPUS}",
-            polling="raf",
-        )
-        shown.append(page.evaluate("performance.now()"))
+        shown.append(page.evaluate(SHOWN, NODES * GPUS))
         paint = "performance.getEntriesByName('first-contentful-paint')[0].startTime"
         first.append(page.evaluate(paint))
         context.close()

@@ -80,6 +80,7 @@ export class MapView {
     this.tiles = new Map();
     this.heads = new Map();
     this.seatsOf = new Map();
+    this.keysOn = new Map();
     const racks = new Map();
     for (const node of [...this.store.nodes.values()].sort(byName)) {
       if (!racks.has(node.rack)) racks.set(node.rack, []);
@@ -126,17 +127,23 @@ export class MapView {
     const node = this.store.nodes.get(name);
     const tiles = this.tiles.get(name);
     if (!node || !tiles) return;
-    node.devices.forEach((gpu, at) => {
-      tiles[at]?.update(node, gpu, this.store.jobs);
-      for (const key of [gpu.owner, ...gpu.guests]) {
-        if (!key) continue;
-        if (!this.seatsOf.has(key)) this.seatsOf.set(key, new Set());
-        this.seatsOf.get(key).add(name);
-      }
-    });
+    const here = new Set(node.devices.flatMap((gpu) => (gpu.owner ? [gpu.owner, ...gpu.guests] : gpu.guests)));
+    for (const key of this.keysOn.get(name) ?? []) if (!here.has(key)) this.#left(key, name);
+    for (const key of here) {
+      if (!this.seatsOf.has(key)) this.seatsOf.set(key, new Set());
+      this.seatsOf.get(key).add(name);
+    }
+    this.keysOn.set(name, here);
+    node.devices.forEach((gpu, at) => tiles[at]?.update(node, gpu, this.store.jobs));
     const { state, card } = this.heads.get(name);
     text(state, node.takes_jobs ? (node.reported_s === null ? "no coordinator" : "") : node.state.toLowerCase());
     card.classList.toggle("closed", !node.takes_jobs);
+  }
+
+  #left(key, name) {
+    const nodes = this.seatsOf.get(key);
+    nodes?.delete(name);
+    if (nodes?.size === 0) this.seatsOf.delete(key);
   }
 
   #sizes(dense) {
