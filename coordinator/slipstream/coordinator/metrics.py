@@ -74,7 +74,7 @@ class State(Collector):
         yield from (use, memory, joinable)
 
     def _jobs(self) -> Iterator[Metric]:
-        seats = GaugeMetricFamily("slipstream_jobs", "Jobs on this node", labels=["role"])
+        seats = GaugeMetricFamily("slipstream_node_jobs", "Jobs on this node", labels=["role"])
         done = CounterMetricFamily(
             "slipstream_job_minibatches", "Mini-batches done", labels=["job"]
         )

@@ -185,4 +185,14 @@ class Training:
     """Whether all its processes on the node can be saved, and go on elsewhere."""
     waited_s: float = 0.0
     """How long it stood still or was held back for others, since its coordinator has seen it."""
+    share_pct: float | None = None
+    """What it may use of its GPUs' time, or would be allowed to; None: its node does not say."""
+    cap_mib: int | None = None
+    """How much memory it may hold on each GPU; 0: as much as it likes."""
+    node_reason: str = ""
+    """Why it has that share: a word of the node's own list."""
+    alone_ms: float | None = None
+    """Of an owner with guests: its mini-batch time without them."""
+    slowdown_pct: float | None = None
+    slowdown_error_pct: float | None = None
     measured: Measured | None = None

@@ -37,6 +37,7 @@ from slipstream.scheduler.api import Api
 from slipstream.scheduler.board_sink import FILE_NAME, BoardSink
 from slipstream.scheduler.carriers import Carrier, Carriers, Choice
 from slipstream.scheduler.copies import Copies
+from slipstream.scheduler.dashboard.site import Dashboard
 from slipstream.scheduler.enactor import Deeds, Enactor
 from slipstream.scheduler.engine import Engine
 from slipstream.scheduler.event_socket import EventSocket
@@ -159,6 +160,8 @@ class Daemon:
             settings.events_between_checkpoints,
         )
         self._engine.estimator.models = Models(settings.state_dir / FOLDER)
+        self._dashboard = Dashboard(self._engine, self._choice.in_use)
+        self._engine.watch = self._dashboard.watch
         self._learner = Learner(settings.state_dir, self._engine.estimator.models)
         self._historian = Historian(settings.state_dir, self._engine.estimator.families.learn)
         self._engine.asked = self._historian.submitted
@@ -207,13 +210,15 @@ class Daemon:
             self._reported,
             self._choice.in_use,
             self._copies.told,
+            self._dashboard,
         ).application()
         listeners = [peers.listen(run_dir / "api.sock", _EVERYBODY)]
         if self._settings.api_port:
             listeners.append(_loopback(self._settings.api_port))
         web = [(web_server(app), listener) for listener in listeners]
         tasks = [asyncio.create_task(one.serve([listener])) for one, listener in web]
-        tasks.append(asyncio.create_task(self._tick()))
+        ticks = [self._tick(), self._dashboard.feed.run()]
+        tasks += [asyncio.create_task(one) for one in ticks]
         servers = []
         if self._settings.listen:
             port = door.listen(address(self._settings.listen))
@@ -229,9 +234,11 @@ class Daemon:
         end_submissions()
         for server in servers:
             server.close()
+        self._dashboard.feed.close()
         for one, _listener in web:
             one.should_exit = True
-        tasks[-1].cancel()
+        for task in tasks[-len(ticks) :]:
+            task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def _door(self) -> door.Door:

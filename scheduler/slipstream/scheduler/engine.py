@@ -50,6 +50,7 @@ class Counters:
     events: int = 0
     commands: int = 0
     machine_errors: int = 0
+    watch_errors: int = 0
     submissions: int = 0
     bad_submissions: int = 0
     strangers: int = 0
@@ -91,6 +92,8 @@ class Engine:
         self.estimator = Estimator()
         self.asked: Callable[[Clues], None] = lambda _clues: None
         """Told of every submission, after it was answered; must return at once."""
+        self.watch: Callable[[Event], None] = lambda _event: None
+        """Told of every event, after it was decided about; must return at once."""
         self._put = put
         self._disable_file = disable_file
         self._events_between_checkpoints = events_between_checkpoints
@@ -111,6 +114,11 @@ class Engine:
         self.counters.commands += len(commands)
         self._put(Entry(event, tuple(commands)))
         self._since_checkpoint += 1
+        try:
+            self.watch(event)
+        except Exception:  # noqa: BLE001 (who only looks on must not cost a decision)
+            _LOG.exception("the onlooker failed over %.500r", event)
+            self.counters.watch_errors += 1
         return commands
 
     def take_all(self, events: Iterable[Event]) -> None:
