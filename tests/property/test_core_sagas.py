@@ -15,13 +15,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from core_histories import lively
 from core_world import holds, node, request, sight, token
 from slipstream.core import events
-from slipstream.core.classes import Mode, Role
+from slipstream.core.classes import Mode
 from slipstream.core.commands import Requeue, Resize, Save, Start
 from slipstream.core.machine import Machine
-from slipstream.core.records import Phase
 from slipstream.core.rules import Rules
 from slipstream.core.sights import Standing, Training
 
@@ -238,30 +236,3 @@ def test_it_grows_and_shrinks_whoever_dies_on_the_way(loses: list[bool]) -> None
     assert world.requeues == 2, "once for each"
     world.passes(1.0)
     assert world.other_runs
-
-
-@settings(deadline=None)
-@given(lively)
-def test_sizes_stay_within_what_was_said(history: list[Event]) -> None:
-    """Only who said so is resized, to a size it said; who waits goes back to what it asked for.
-
-    On the node that it left nobody is started sooner than Slurm lets it.
-    """
-    machine = Machine(RULES)
-    for event in history:
-        commands = machine.handle(event)
-        state = machine.state
-        for move in state.moves.values():
-            if move.size:
-                least, most = state.requests[move.token].elastic or (0, 0)
-                assert least <= move.size <= most
-                assert state.requests[move.token].role is Role.OWNER
-        for one in commands:
-            if isinstance(one, Start):
-                move = state.moves[one.key]
-                assert (one.size, one.at_once) == (move.size, move.target != move.origin)
-            if isinstance(one, Resize):
-                asked = state.requests[one.token]
-                assert one.key not in state.moves
-                assert state.jobs[one.key].phase is Phase.WAITING
-                assert one.size == asked.gpus.count < asked.size
