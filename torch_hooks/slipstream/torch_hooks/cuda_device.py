@@ -88,10 +88,12 @@ class Cuda(Device):
         pool = self._opened()
         if pool is None:
             return not nbytes
-        for index in range(torch.cuda.device_count()):
+        count = torch.cuda.device_count()
+        room_bytes = host_memory.room_bytes() // 2 // max(1, count)  # for each of them
+        for index in range(count):
             total = torch.cuda.get_device_properties(index).total_memory
             torch.cuda.set_per_process_memory_fraction(1.0, index)
-            reserve = min(max(0, total - nbytes), host_memory.room_bytes() // 2) if nbytes else 0
+            reserve = min(max(0, total - nbytes), room_bytes) if nbytes else 0
             try:
                 pool.hold(index, reserve)
             except (cuda_pool.CudaPoolError, torch.cuda.OutOfMemoryError) as error:
