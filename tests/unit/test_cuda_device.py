@@ -33,12 +33,12 @@ class Fake:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.fractions: list[tuple[float, int]] = []
         self.emptied = 0
-        self.free_bytes = TOTAL
+        self.free_bytes = [TOTAL, TOTAL]
         self.synchronized: list[int] = []
         replaced: dict[str, Callable[..., Any]] = {
             "device_count": lambda: 2,
             "memory_reserved": lambda index: (index + 1) * MIB,
-            "mem_get_info": lambda: (self.free_bytes, TOTAL),
+            "mem_get_info": lambda index: (self.free_bytes[index], TOTAL),
             "synchronize": self.synchronized.append,
             "empty_cache": self._empty_cache,
             "get_device_properties": lambda _: types.SimpleNamespace(total_memory=TOTAL),
@@ -153,13 +153,12 @@ def test_a_device_is_waited_for_emptied_and_counted(cuda: Fake) -> None:
 
 
 def test_who_comes_back_needs_room(cuda: Fake) -> None:
-    """Else it is asked again later, and nothing has begun."""
-    begun: list[bool] = []
-    cuda.free_bytes = 100
-    assert not Cuda().come_back(101, lambda: begun.append(True))
-    assert begun == []
-    assert Cuda().come_back(100, lambda: begun.append(True))
-    assert begun == [True]
+    """On each of its GPUs: room on one is none for another."""
+    cuda.free_bytes = [100, 200]
+    assert Cuda().has_room({0: 100, 1: 200})
+    assert not Cuda().has_room({0: 101})
+    assert not Cuda().has_room({0: 10, 1: 201})
+    assert Cuda().has_room({})
 
 
 def test_graphs_keep_everything_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:

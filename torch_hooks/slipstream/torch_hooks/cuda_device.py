@@ -12,7 +12,7 @@ from slipstream.torch_hooks.device import Device
 from slipstream.torch_hooks.rate import CHUNK_BYTES, Rate
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Mapping
 
     from torch import Tensor, UntypedStorage
 
@@ -68,10 +68,11 @@ class Cuda(Device):
         """Give the caching allocator's free blocks back to the GPU."""
         torch.cuda.empty_cache()
 
-    def come_back(self, nbytes: int, begins: Callable[[], None] = lambda: None) -> bool:
-        """Whether the GPU has as much free."""
-        free_bytes, _ = torch.cuda.mem_get_info()
-        return free_bytes >= nbytes and super().come_back(nbytes, begins)
+    def has_room(self, needed_bytes: Mapping[int, int]) -> bool:
+        """Whether each GPU has as much free; torch's caches are empty by then."""
+        return all(
+            torch.cuda.mem_get_info(index)[0] >= nbytes for index, nbytes in needed_bytes.items()
+        )
 
     def places(self, tier: Tier, where: torch.device) -> Places:
         """Managed memory, where there can be any."""
