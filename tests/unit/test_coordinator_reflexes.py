@@ -15,6 +15,7 @@ import pytest
 
 from coordinator_rig import Events, eventually, told
 from slipstream.coordinator import blocks, reflexes
+from slipstream.coordinator.gangs import Gangs
 from slipstream.coordinator.gpus import GpuSample
 from slipstream.coordinator.joining import Owner, order
 from slipstream.coordinator.seats import Seat, Task
@@ -263,7 +264,7 @@ def test_owners_and_guests_as_the_machine_knows_them() -> None:
     carrier = {"weight": "4"}
     tenants = {7: Tenant(7, 0, (TASK,), frozenset(), (), carrier)}
     owned = {"a": Owner(5, takes_guests=True), "b": Owner(6, takes_guests=True)}
-    found = reflexes.node_jobs({7: guest, 8: gone}, tenants, owned, hooked=[5])
+    found = reflexes.node_jobs({7: guest, 8: gone}, tenants, owned, Gangs("n1"), hooked=[5])
     assert [(job.job_id, job.job_class, job.weight) for job in found] == [
         (5, JobClass.GUARANTEED, 1),
         (7, JobClass.SHARED, 4),
