@@ -41,6 +41,13 @@ def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
     assert "Slipstream" in (tmp_path / "site" / "index.html").read_text()
 
 
+def test_every_decision_is_in_the_list() -> None:
+    """Where the site's menu leads."""
+    listed = (ROOT / "docs" / "decisions" / "README.md").read_text()
+    written = {path.name for path in (ROOT / "docs" / "decisions").glob("0*.md")}
+    assert {name for name in written if f"({name})" not in listed} == set()
+
+
 @pytest.mark.parametrize("page", pages(), ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_command_of_a_page_is_one_that_exists(page: Path) -> None:
     """Make targets, our commands with their options, and our flags, as they are typed there."""

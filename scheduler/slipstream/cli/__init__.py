@@ -10,6 +10,7 @@ import click
 
 COMMANDS: Final = (
     "checkpoints",
+    "dashboard",
     "doctor",
     "estimate",
     "estimator",
@@ -18,11 +19,15 @@ COMMANDS: Final = (
     "jobs",
     "mode",
     "move",
+    "nodes",
     "replay",
+    "report",
+    "resize",
     "sandbox",
     "scheduler",
     "setup",
     "simulate",
+    "top",
     "what-if",
     "why",
 )
@@ -65,6 +70,8 @@ def main() -> None:
     On a cluster that has it:
       slipstream jobs                          owners, guests, and why jobs wait
       slipstream why JOBID                     one job's reason and story
+      slipstream top                           GPUs and jobs, live
+      slipstream dashboard                     the same and more in a browser
       slipstream estimate train.sh             what a job would be thought to need
       slipstream doctor                        whether Slurm and Slipstream fit together here
       slipstream what-if --policy antman       what another policy would do now
