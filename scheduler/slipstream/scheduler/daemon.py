@@ -248,6 +248,7 @@ class Daemon:
             await asyncio.sleep(self._settings.tick_s)
             try:
                 self._engine.tick()
+                self._orders.switch(off=self._engine.machine.state.switched_off)
                 self._historian.tick()
                 self._copies.tick(self._engine.machine.state)
                 self._engine.counters.runs_written = self._historian.written
