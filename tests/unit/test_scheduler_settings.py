@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -131,3 +134,30 @@ def _empty(folder: Path) -> Path:
     path = folder / "empty.toml"
     path.touch()
     return path
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        pytest.param((), "listen needs the cluster's name: set cluster", id="no cluster"),
+        pytest.param(("--cluster=deep",), "listen needs munged: ", id="no munged"),
+    ],
+)
+def test_without_what_other_hosts_need_it_does_not_start(
+    tmp_path: Path, words: tuple[str, ...], sentence: str
+) -> None:
+    """It ends and says what is missing; nothing has been started by then."""
+    argv = [sys.executable, "-m", "slipstream.scheduler", "--listen=127.0.0.1:6823", *words]
+    folders = [f"--run-dir={tmp_path}/run", f"--state-dir={tmp_path}/state"]
+    munge = f"--munge-socket={tmp_path}/none"
+    environment = {**os.environ, "SLURM_CONF": "/nowhere"}
+    done = subprocess.run(
+        [*argv, *folders, munge],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert done.returncode == 1
+    assert f"cannot run: {sentence}" in done.stderr
