@@ -3,15 +3,15 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from slipstream.core.classes import Mode
 from slipstream.scheduler.carriers import Carrier
+from slipstream.scheduler.daemon import StartError, door_for
+from slipstream.scheduler.engine import Counters
 from slipstream.scheduler.settings import Settings, SettingsError, flag_of, load, names
 
 pytestmark = pytest.mark.unit
@@ -136,28 +136,14 @@ def _empty(folder: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize(
-    ("words", "sentence"),
-    [
-        pytest.param((), "listen needs the cluster's name: set cluster", id="no cluster"),
-        pytest.param(("--cluster=deep",), "listen needs munged: ", id="no munged"),
-    ],
-)
 def test_without_what_other_hosts_need_it_does_not_start(
-    tmp_path: Path, words: tuple[str, ...], sentence: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It ends and says what is missing; nothing has been started by then."""
-    argv = [sys.executable, "-m", "slipstream.scheduler", "--listen=127.0.0.1:6823", *words]
-    folders = [f"--run-dir={tmp_path}/run", f"--state-dir={tmp_path}/state"]
-    munge = f"--munge-socket={tmp_path}/none"
-    environment = {**os.environ, "SLURM_CONF": "/nowhere"}
-    done = subprocess.run(
-        [*argv, *folders, munge],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
-    assert done.returncode == 1
-    assert f"cannot run: {sentence}" in done.stderr
+    """It says what is missing; who listens for nobody needs none of it."""
+    monkeypatch.setenv("SLURM_CONF", "/nowhere")
+    assert door_for(Settings(), Counters(), frozenset({0})) is None
+    listens = Settings(listen="127.0.0.1:6823", munge_socket=f"{tmp_path}/none")
+    with pytest.raises(StartError, match="listen needs the cluster's name: set cluster"):
+        door_for(listens, Counters(), frozenset({0}))
+    with pytest.raises(StartError, match="listen needs munged: "):
+        door_for(replace(listens, cluster="deep"), Counters(), frozenset({0}))

@@ -163,7 +163,7 @@ class Daemon:
         self._historian = Historian(settings.state_dir, self._engine.estimator.families.learn)
         self._engine.asked = self._historian.submitted
         self._watcher = Watcher(slurm, self._poller, self._deliver)
-        self._door = _door(settings, self._engine.counters, self._trusted)
+        self._door = door_for(settings, self._engine.counters, self._trusted)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._ending: _Ending | None = None
 
@@ -302,7 +302,7 @@ class Daemon:
             self._loop.call_soon_threadsafe(self._ending.event.set)
 
 
-def _door(settings: Settings, counters: Counters, trusted: frozenset[int]) -> door.Door | None:
+def door_for(settings: Settings, counters: Counters, trusted: frozenset[int]) -> door.Door | None:
     """For other hosts; without the cluster's name nobody could tell which of them are ours."""
     if not settings.listen:
         return None
