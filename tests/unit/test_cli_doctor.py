@@ -101,6 +101,13 @@ def test_each_fault_is_found(change: dict[str, Any], check: str, verdict: Verdic
     assert found(replace(HEALTHY, **change)) == {check: verdict}
 
 
+def test_a_node_whose_scheduler_is_on_another_host_is_healthy() -> None:
+    """Its coordinator says that it is heard; one that is not is told where to look."""
+    away = replace(HEALTHY, scheduler=None, scheduler_said="no socket", nodes=())
+    assert found(replace(away, node=replace(HERE, linked=True))) == {}
+    assert found(away) == {"scheduler": Verdict.BAD}
+
+
 @pytest.mark.parametrize("key", ["switched_off", "slurm_away"])
 def test_a_scheduler_that_does_nothing_says_why(key: str) -> None:
     """Thrown by somebody, or without a controller."""

@@ -17,6 +17,7 @@ from slipstream.coordinator.events import HEARTBEAT_S, VERSION, what_matters
 from slipstream.coordinator.gangs import REPEATED_EVERY_S
 from slipstream.coordinator.listener import Listener
 from slipstream.coordinator.metrics import MetricsServer
+from slipstream.wire.supervisor import Supervisor
 
 if TYPE_CHECKING:
     from typing import Any
@@ -27,10 +28,11 @@ _log = logging.getLogger(__name__)
 
 TICK_S: Final = 0.1
 HURRIED_TICK_S: Final = 0.02
-IDLE_TICK_S: Final = 0.5
-"""While nobody of ours is on the node: all that can come is an owner, or a task that asks."""
+LOOK_EVERY_S: Final = 0.5
+"""While only others are on the node."""
+IDLE_TICK_S: Final = 1.0
+"""While nobody is on the node: all that can come is an owner, or a task that asks, and wakes us."""
 LEASE_EVERY_S: Final = 1.0
-SCAN_EVERY_S: Final = 0.5
 TIDY_EVERY_S: Final = 5.0
 
 
@@ -91,15 +93,28 @@ async def _servers(coordinator: Coordinator) -> list[asyncio.Server]:
 
 
 async def _tick_until_stopped(coordinator: Coordinator) -> None:
-    stopped = asyncio.Event()
+    stopped, woken = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
+
+    def stop() -> None:
+        stopped.set()
+        woken.set()
+
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stopped.set)
+        loop.add_signal_handler(number, stop)
+    coordinator.socket.on_answer = woken.set
     clock = _Clock(coordinator)
+    supervisor = Supervisor(os.environ)
+    supervisor.ready()
     while not stopped.is_set():
+        woken.clear()
         await clock.tick()
+        supervisor.alive()
+        # The first task on an idle node is looked at at once, the others with the next tick.
+        until = stopped if coordinator.seats else woken
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(stopped.wait(), _until_the_next_s(coordinator))
+            await asyncio.wait_for(until.wait(), _until_the_next_s(coordinator))
+    supervisor.stopping()
     await clock.finish()
 
 
@@ -107,7 +122,9 @@ def _until_the_next_s(coordinator: Coordinator) -> float:
     # Whoever has the next turn waits for the one before to be gone.
     if coordinator.reflexes.hurries or coordinator.saver.hurries:
         return HURRIED_TICK_S
-    return TICK_S if coordinator.seats else IDLE_TICK_S
+    if coordinator.seats:
+        return TICK_S
+    return LOOK_EVERY_S if coordinator.tenants else IDLE_TICK_S
 
 
 class _Clock:
@@ -131,7 +148,7 @@ class _Clock:
             await asyncio.to_thread(self._coordinator.sample)
             now_s = time.monotonic()
             if now_s >= self._scan_due_s:
-                self._scan_due_s = now_s + SCAN_EVERY_S
+                self._scan_due_s = now_s + LOOK_EVERY_S
                 self._coordinator.scan()
             self._coordinator.sweep(now_s)  # each time: others wait for what an ended job leaves
             if now_s >= self._leases_due_s:

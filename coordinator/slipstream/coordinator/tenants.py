@@ -96,37 +96,34 @@ class Tenants:
         steps = {
             pid: step[1]
             for pid, one in kin.items()
-            if one.name == _STEPD and one.uid == os.geteuid()
+            if one.name == _STEPD and self._procfs.real_uid(pid) == os.geteuid()
             if (step := _STEP.match(self._procfs.title(pid)))
         }
+        # Who was just started may be about to exec another program: it is looked at again.
+        young_ticks = (time.clock_gettime(time.CLOCK_BOOTTIME) - _YOUNG_S) * _TICKS_PER_S
         for pid, one in kin.items():
             if one.name in _STARTERS:
                 continue
             environment = self._procfs.environment(pid) if one.parent in steps else {}
             if one.parent in steps and "SLURMD_NODENAME" not in environment:
                 continue  # it has not come to the exec that tells it so
-            found = environment and self._tenant(pid, one.uid, steps[one.parent], environment)
+            found = environment and self._tenant(pid, steps[one.parent], environment)
             if found:
                 self._found[pid] = found
-            elif not self._is_young(pid):
+            elif one.started_ticks <= young_ticks:
                 self._dull.add(pid)
         return _by_job(self._found.values())
-
-    def _is_young(self, pid: int) -> bool:
-        """Who was just started may be about to exec another program: it is looked at again."""
-        now_ticks = time.clock_gettime(time.CLOCK_BOOTTIME) * _TICKS_PER_S
-        return now_ticks - self._procfs.started_ticks(pid) < _YOUNG_S * _TICKS_PER_S
 
     def _lives(self, one: Tenant) -> bool:
         (task,) = one.tasks
         return self._procfs.lives(task.pid, task.started_ticks)
 
-    def _tenant(self, pid: int, uid: int, step: str, environment: dict[str, str]) -> Tenant | None:
+    def _tenant(self, pid: int, step: str, environment: dict[str, str]) -> Tenant | None:
         job = environment.get("SLURM_JOB_ID", "")
-        started_ticks = self._procfs.started_ticks(pid)
+        started_ticks, uid = self._procfs.started_ticks(pid), self._procfs.real_uid(pid)
         # Nodes of a sandbox share a machine, and those of two sandboxes their names.
         here = (environment.get("SLURMD_NODENAME"), environment.get("SLIPSTREAM_GPU_STATE", ""))
-        if here != (self._node, self._gpu_state) or not job.isdigit() or not started_ticks:
+        if here != (self._node, self._gpu_state) or not job.isdigit() or not started_ticks or uid is None:
             return None
         number = environment.get("SLURM_LOCALID", "")
         task = Task(

@@ -19,6 +19,7 @@ COMMANDS: Final = (
     "mode",
     "move",
     "replay",
+    "resize",
     "sandbox",
     "scheduler",
     "setup",

@@ -54,6 +54,7 @@ from slipstream.slurm_plugin import CliSlurm, Poller, link, site
 from slipstream.slurm_plugin.link import address
 from slipstream.slurm_plugin.munge import Munge, MungeError
 from slipstream.slurm_plugin.wrapper_sign import WrapperSign
+from slipstream.wire.supervisor import Supervisor
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -164,6 +165,7 @@ class Daemon:
         self._engine.asked = self._historian.submitted
         self._watcher = Watcher(slurm, self._poller, self._deliver)
         self._door = door_for(settings, self._engine.counters, self._trusted)
+        self._supervisor = Supervisor(os.environ)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._ending: _Ending | None = None
 
@@ -223,7 +225,9 @@ class Daemon:
         servers.append(await reports.serve(peers.listen(run_dir / "events.sock", _ROOT_ONLY)))
         end_submissions = submit.serve(peers.listen(run_dir / "submit.sock", _ROOT_ONLY))
         _LOG.info("ready in %s, mode %s", run_dir, self._engine.machine.state.mode)
+        self._supervisor.ready()
         await ending.event.wait()
+        self._supervisor.stopping()
         end_submissions()
         for server in servers:
             server.close()
@@ -235,6 +239,7 @@ class Daemon:
     async def _tick(self) -> None:
         while True:
             await asyncio.sleep(self._settings.tick_s)
+            self._supervisor.alive()
             try:
                 self._engine.tick()
                 self._orders.switch(off=self._engine.machine.state.switched_off)

@@ -18,6 +18,7 @@ from slipstream.core.events import (
     JobSubmitted,
     ModeChanged,
     MoveAsked,
+    ResizeAsked,
     SwitchedOff,
     SwitchedOn,
     TimerFired,
@@ -135,6 +136,14 @@ class Engine:
         found = self.machine.where_to(key, nodes, now_s, forced=True)
         if isinstance(found, Placement):
             self.take(MoveAsked(at_s=now_s, key=key, nodes=found.nodes, why=why, forced=True))
+        return found
+
+    def resize(self, key: str, gpus: int, why: str) -> Placement | Reason:
+        """An operator wants a job to go on with so many GPUs; says where, or why it does not."""
+        asked = ResizeAsked(at_s=self._clock(), key=key, gpus=gpus, why=why, forced=True)
+        found = self.machine.sized_where(asked)
+        if isinstance(found, Placement):
+            self.take(asked)
         return found
 
     def tick(self) -> None:
