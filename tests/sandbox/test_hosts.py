@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from sandbox.test_moves import PATIENCE_S, moved, story, told, trains, until
-from sandbox.trainings import slipstream, why
+from sandbox.test_moves import PATIENCE_S, moved, told, trains
+from sandbox.trainings import slipstream, story, until, why
 from slipstream.sandbox import Sandbox, Shape
 
 if TYPE_CHECKING:
