@@ -19,7 +19,7 @@ from slipstream.scheduler.daemon import web_server
 from slipstream.scheduler.dashboard.site import Dashboard
 from slipstream.scheduler.engine import Engine
 from slipstream.scheduler.event_socket import EventSocket
-from slipstream.scheduler.messages import Discarded
+from slipstream.scheduler.messages import Discarded, TurnsCalled
 from slipstream.scheduler.orders import Orders
 from slipstream.scheduler.submit_socket import SubmitSocket
 
@@ -101,7 +101,9 @@ def served(
 
 async def _serve(rig: Served, uids: frozenset[int], port: socket.socket | None) -> Any:  # noqa: ANN401 (what stops it)
     def told(report: Told) -> None:
-        if not isinstance(report, Discarded):
+        if isinstance(report, TurnsCalled):
+            rig.orders.call(report)
+        elif not isinstance(report, Discarded):
             rig.engine.take(report)
 
     submit = SubmitSocket(rig.engine, uids, lambda: rig.holds)

@@ -247,6 +247,38 @@ def test_guests_beside_an_owner_whom_even_the_least_slows_stand_still() -> None:
     assert 1 in shares_of(world, 2)
 
 
+def test_each_try_beside_such_an_owner_comes_later_than_the_one_before() -> None:
+    """What hurts each time is tried seldom, up to once in the whole hold."""
+    world = World(cost=lambda share: 0.2 if share else 0.0).gpus("a")
+    world.arrive(guest(2))
+    world.arrive(owner(1))
+    world.run(150)
+    said = [(at_s, one) for at_s, one in world.commands if isinstance(one, SetShare)]
+    tried_s = [at_s for at_s, one in said if one.share_pct == 1]
+    waits_s = [later - before for before, later in pairwise(tried_s)]
+    assert waits_s == sorted(waits_s)
+    assert waits_s[0] < 5
+    assert waits_s[-1] > NodeRules().hold_s
+
+
+def test_a_busy_moment_of_the_machine_costs_guests_no_more_than_moments() -> None:
+    """It is over when the owner is looked at alone, and they seem guilty: tried again soon."""
+    world = World(cost=idle_part(40)).gpus("a")
+    body = world.arrive(owner(1))
+    world.run(3)
+    world.arrive(guest(2))
+    body.alone_s = 0.04
+    while world.share(2):
+        world.run(0.1)
+    body.alone_s = 0.03
+    stood_still = 0
+    for _ in range(100):
+        world.run(0.1)
+        stood_still += world.share(2) == 0
+    assert stood_still <= 25
+    assert world.share(2) > 1
+
+
 def test_guests_of_an_owner_that_loads_for_long_have_the_smallest_share() -> None:
     """An hour of loading is no reason to stand still for an hour."""
     world = World().gpus("a")

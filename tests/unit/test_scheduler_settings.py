@@ -84,6 +84,7 @@ def test_an_unknown_setting_is_refused_with_the_known_ones(tmp_path: Path, where
         ("lease_s", "long", "lease_s is 'long', which is no float"),
         ("lease_s", "-1", "lease_s is -1, it must be above 0"),
         ("api_port", "70000", "api_port is 70000, it must be 0 to 65535"),
+        ("listen", "6823", "listen: .6823. is no HOST:PORT, say 10.0.0.1:6823"),
         ("log_level", "loud", "log_level is 'loud', known: "),
         ("poll_fastest_s", "60", "poll_.* do not go together"),
         ("events_between_checkpoints", "0", "at least 1"),

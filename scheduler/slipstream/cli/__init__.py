@@ -1,58 +1,61 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The `slipstream` command. Each group of commands is a module; this ties them together.
-
-A command's module is imported when the command is used: all of them together take most of a second.
-"""
+"""The `slipstream` command. Each command is a module, loaded when it is the one that was typed."""
 
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import click
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-COMMANDS: Final[Mapping[str, str]] = {
-    "checkpoints": "slipstream.cli.checkpoints",
-    "dashboard": "slipstream.cli.dashboard",
-    "doctor": "slipstream.cli.doctor",
-    "estimate": "slipstream.cli.estimate",
-    "estimator": "slipstream.cli.estimator",
-    "gpus": "slipstream.cli.gpus",
-    "history": "slipstream.cli.history",
-    "jobs": "slipstream.cli.jobs",
-    "mode": "slipstream.cli.mode",
-    "move": "slipstream.cli.move",
-    "nodes": "slipstream.cli.nodes",
-    "replay": "slipstream.cli.replay",
-    "report": "slipstream.cli.report",
-    "sandbox": "slipstream.cli.sandbox",
-    "scheduler": "slipstream.cli.scheduler",
-    "setup": "slipstream.cli.setup",
-    "simulate": "slipstream.cli.simulate",
-    "top": "slipstream.cli.top",
-    "what-if": "slipstream.cli.what_if",
-    "why": "slipstream.cli.why",
-}
-"""Each command's module, which has it under its own name."""
+COMMANDS: Final = (
+    "checkpoints",
+    "dashboard",
+    "doctor",
+    "estimate",
+    "estimator",
+    "gpus",
+    "history",
+    "jobs",
+    "mode",
+    "move",
+    "nodes",
+    "replay",
+    "report",
+    "resize",
+    "sandbox",
+    "scheduler",
+    "setup",
+    "simulate",
+    "top",
+    "what-if",
+    "why",
+)
+"""By name; `what-if` is `slipstream.cli.what_if.what_if`."""
 
 
-class _Lazy(click.Group):
-    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 (click's)
-        return sorted(COMMANDS)
+class _Commands(click.Group):
+    """A group that imports no more than it is asked for: an import costs more than most answers."""
 
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 (click's)
-        module = COMMANDS.get(cmd_name)
-        if module is None:
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 (click's signature)
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        if cmd_name not in COMMANDS:
             return None
-        found = getattr(import_module(module), cmd_name.replace("-", "_"))
-        assert isinstance(found, click.Command)  # noqa: S101 (for mypy)
-        return found
+        name = cmd_name.replace("-", "_")
+        command: click.Command = getattr(import_module(f"slipstream.cli.{name}"), name)
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args[0] not in COMMANDS and not args[0].startswith("-"):
+            ctx.fail(f"no command {args[0]!r}; known: {', '.join(COMMANDS)}")
+        return super().resolve_command(ctx, args)
 
 
-@click.group(cls=_Lazy, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="slurm-slipstream", prog_name="slipstream")
 def main() -> None:
     """GPU sharing for deep learning on Slurm.

@@ -75,6 +75,7 @@ class Api:
                 Route("/v1/mode", self.mode, methods=["GET"]),
                 Route("/v1/mode", self.set_mode, methods=["POST"]),
                 Route("/v1/move", self.move, methods=["POST"]),
+                Route("/v1/resize", self.resize, methods=["POST"]),
                 Route("/v1/events", self.take_reports, methods=["POST"]),
                 Route("/v1/health", self.health),
                 Route("/metrics", self.metrics),
@@ -146,6 +147,23 @@ class Api:
         if isinstance(found, Reason):
             return _error(409, f"job {job} does not move ({found}): {SENTENCE[found]}")
         return self._answer(job=job, nodes=list(found.nodes))
+
+    async def resize(self, request: Request) -> Response:
+        """`{"job": "12", "gpus": 2, "why": "the others are at lunch"}`."""
+        if not self._may_change(request):
+            return _error(403, "only root and Slurm's user may resize jobs, on the socket")
+        body = await _body(request)
+        try:
+            asked: Any = json.loads(body or b"")
+            job, gpus = str(asked["job"]), int(asked["gpus"])
+        except (AttributeError, KeyError, TypeError, ValueError):
+            return _error(400, f'not understood: {body!r:.100}; say {{"job": "12", "gpus": 2}}')
+        known = self._state.jobs.get(job)
+        had = known.sight.gpus if known and known.sight else 0
+        found = self.engine.resize(job, gpus, str(asked.get("why") or "an operator asked"))
+        if isinstance(found, Reason):
+            return _error(409, f"job {job} is not resized ({found}): {SENTENCE[found]}")
+        return self._answer(job=job, nodes=list(found.nodes), gpus=gpus, had=had)
 
     async def take_reports(self, request: Request) -> Response:
         """Lines of JSON, one report each: all or none."""

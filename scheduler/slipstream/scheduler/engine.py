@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import logging
 import time
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from slipstream.core.events import (
@@ -17,6 +18,7 @@ from slipstream.core.events import (
     JobSubmitted,
     ModeChanged,
     MoveAsked,
+    ResizeAsked,
     SwitchedOff,
     SwitchedOn,
     TimerFired,
@@ -54,6 +56,10 @@ class Counters:
     strangers: int = 0
     """Peers that were not allowed to say what they wanted to say."""
     bad_reports: int = 0
+    links: int = 0
+    """Coordinators of other hosts that are there."""
+    refused_links: Counter[str] = field(default_factory=Counter)
+    """What came from other hosts and was not believed, by reason."""
     refused: int = 0
     runs_written: int = 0
     runs_lost: int = 0
@@ -138,6 +144,14 @@ class Engine:
         found = self.machine.where_to(key, nodes, now_s, forced=True)
         if isinstance(found, Placement):
             self.take(MoveAsked(at_s=now_s, key=key, nodes=found.nodes, why=why, forced=True))
+        return found
+
+    def resize(self, key: str, gpus: int, why: str) -> Placement | Reason:
+        """An operator wants a job to go on with so many GPUs; says where, or why it does not."""
+        asked = ResizeAsked(at_s=self._clock(), key=key, gpus=gpus, why=why, forced=True)
+        found = self.machine.sized_where(asked)
+        if isinstance(found, Placement):
+            self.take(asked)
         return found
 
     def tick(self) -> None:

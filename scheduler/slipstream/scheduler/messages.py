@@ -112,6 +112,13 @@ class _Discarded(msgspec.Struct):
     problem: str = ""
 
 
+class _Call(msgspec.Struct):
+    job_id: int
+    runs: bool
+    nodes: list[str]
+    after: int = 0
+
+
 class _Report(msgspec.Struct):
     node: str
     at_s: float
@@ -122,6 +129,8 @@ class _Report(msgspec.Struct):
     """If it tells of a job that was saved; then of nothing else."""
     discarded: _Discarded | None = None
     """If it tells of a durable copy that was to be removed."""
+    calls: list[_Call] | None = None
+    """If it tells whose turn it is among gangs that it leads."""
     listens: bool = False
     """If it waits on this connection for what it is asked to do."""
 
@@ -223,12 +232,31 @@ class Listening:
 class Discarded:
     """A node has removed the durable copy of a job, or could not."""
 
+    node: str
     job_id: str
     token: str
     problem: str = ""
 
 
-Told: TypeAlias = NodeReported | JobSaved | Discarded
+@dataclass(frozen=True, slots=True)
+class TurnCalled:
+    """The first node of a job across nodes says whether it runs now, for the others to follow."""
+
+    job_id: int
+    runs: bool
+    after: int
+    nodes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TurnsCalled:
+    """All that a node leads."""
+
+    node: str
+    calls: tuple[TurnCalled, ...]
+
+
+Told: TypeAlias = NodeReported | JobSaved | Discarded | TurnsCalled
 
 
 def read_told(line: bytes) -> Told | Listening:
@@ -238,7 +266,10 @@ def read_told(line: bytes) -> Told | Listening:
         return Listening(told.node)
     if told.discarded is not None:
         gone = told.discarded
-        return Discarded(str(gone.job_id), gone.token, gone.problem)
+        return Discarded(told.node, str(gone.job_id), gone.token, gone.problem)
+    if told.calls is not None:
+        calls = [TurnCalled(one.job_id, one.runs, one.after, (*one.nodes,)) for one in told.calls]
+        return TurnsCalled(told.node, tuple(calls))
     if told.saved is None:
         return _report(told)
     return JobSaved(

@@ -11,6 +11,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from slipstream.core.classes import Mode
+from slipstream.slurm_plugin.link import Refusal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -60,6 +61,8 @@ class _Now(Collector):
         yield _counter("bad_submissions", "Of them not understood.", counters.bad_submissions)
         yield _counter("bad_reports", "Node reports not understood.", counters.bad_reports)
         yield _counter("strangers", "Peers that were not allowed.", counters.strangers)
+        yield _gauge("links", "Coordinators of other hosts that are there.", counters.links)
+        yield _refused_links(counters.refused_links)
         yield _counter("refused", "Commands that could not be carried out.", counters.refused)
         failures = self._engine.estimator.failures
         yield _counter("estimator_failures", "Submissions it failed over.", failures)
@@ -71,6 +74,15 @@ class _Now(Collector):
         yield _counter("answer_seconds", "Time spent answering.", counters.answer_s_sum)
         yield _gauge("answer_seconds_max", "The slowest answer.", counters.answer_s_max)
         yield _gauge("journal_behind", "Events not on disk yet.", self._behind())
+
+
+def _refused_links(counted: Counter[str]) -> Metric:
+    family = CounterMetricFamily(
+        "slipstream_links_refused", "What other hosts sent and was not believed.", labels=["why"]
+    )
+    for why in Refusal:
+        family.add_metric([why], counted[why])
+    return family
 
 
 def _of_jobs(state: State) -> Iterator[Metric]:

@@ -3,12 +3,11 @@
 
 from __future__ import annotations
 
-import gc
 from typing import TYPE_CHECKING
 
 import torch
 
-from slipstream.torch_hooks import cuda_pool, host_memory
+from slipstream.torch_hooks import cuda_pool, cuda_runtime, host_memory
 from slipstream.torch_hooks.device import Device
 from slipstream.torch_hooks.rate import CHUNK_BYTES, Rate
 
@@ -41,7 +40,7 @@ class Cuda(Device):
 
     def why_stuck(self) -> str:
         """A captured graph replays with the addresses it was captured with."""
-        graphs = sum(type(thing) is torch.cuda.CUDAGraph for thing in gc.get_objects())
+        graphs = cuda_runtime.graphs()
         return f"{graphs} CUDA graphs hold addresses" if graphs else ""
 
     def most_bytes(self) -> int:
