@@ -34,7 +34,7 @@ pytestmark = pytest.mark.unit
 DEPLOY = Path(__file__).parents[2] / "deploy"
 LABELS = {
     *("phase", "reason", "mode", "gpu", "role", "job", "jobid", "guaranteed", "kind", "why"),
-    *("host", "cluster"),
+    *("host", "cluster", "device"),
 }
 PER_JOB = re.compile(r"slipstream_(job_|owner_)")
 """Only of jobs that have a seat on that node now."""
