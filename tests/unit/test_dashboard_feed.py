@@ -199,6 +199,22 @@ def test_a_browser_that_reads_too_slowly_is_told_everything_again(tmp_path: Path
     asyncio.run(asyncio.wait_for(played(), 60))
 
 
+def test_an_end_that_comes_with_an_event_is_not_lost(tmp_path: Path) -> None:
+    """The daemon would wait for it for ever."""
+
+    async def played() -> None:
+        engine = Engine(machine(node("n1")), lambda _entry: None, tmp_path / "disable")
+        feed = Feed(engine, Past(), dict)
+        running = asyncio.create_task(feed.run())
+        await asyncio.sleep(0)
+        feed.wake()
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asyncio.wait_for(asyncio.shield(running), 30)
+
+    asyncio.run(played())
+
+
 def test_who_looks_on_never_costs_a_decision(rig: Served) -> None:
     """A bug in the dashboard is counted, and the machine goes on."""
 
