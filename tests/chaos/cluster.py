@@ -177,7 +177,7 @@ class Cluster:
                 controller_gone=self.controller_gone,
                 copies=[
                     Copy(minibatch, at_s)
-                    for (number, minibatch), at_s in self.copies.items()
+                    for (number, minibatch), at_s in list(self.copies.items())
                     if number == job.number
                 ],
             )
