@@ -11,13 +11,14 @@ TORCH ?= torch==2.13.0
 NAME ?=
 N ?= 3
 SEED ?=
+SUITE ?= trixie
 ARGS ?=
 
 BIN := .venv/bin
 VENV := .venv/.installed
 PROJECTS := pyproject.toml torch_hooks/pyproject.toml
 
-.PHONY: help setup native demo test unit up down bench chaos sweep plugins lint format clean
+.PHONY: help setup native demo test unit up down bench chaos sweep plugins wrapper lint format clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -58,6 +59,9 @@ sweep: native ## run what is missing of the estimator's table of trainings (docs
 
 plugins: ## build what Slurm loads, for exactly the installed Slurm (docs/advice-board.md)
 	@deploy/setup/select_plugin.sh
+
+wrapper: $(VENV) ## the select wrapper on the Slurm of another Debian release: make wrapper SUITE=trixie (root)
+	@PYTHONPATH=tests $(BIN)/python -m releases --suite $(SUITE)
 
 lint: $(VENV) ## formatting, ruff, mypy, imports, spelling, C and shell
 	@$(BIN)/ruff format --check --quiet . || { echo "run: make format" >&2; exit 1; }
