@@ -52,6 +52,15 @@ def without(**changes: str) -> dict[str, str]:
     return {**CONFIG, **changes}
 
 
+def test_a_node_may_be_on_another_host_than_the_scheduler() -> None:
+    """No socket of it is there; whether it hears the coordinator counts."""
+    away = replace(HEALTHY, scheduler=None, scheduler_said="does not answer", nodes=())
+    assert found(replace(away, node=replace(HERE, linked=True))) == {}
+    lost = replace(away, node=replace(HERE, linked=False))
+    assert found(lost) == {"scheduler": Verdict.BAD, "link": Verdict.BAD}
+    assert found(replace(away, node=HERE)) == {"scheduler": Verdict.BAD}
+
+
 def test_nothing_is_wrong_with_a_healthy_cluster() -> None:
     """Neither on a node nor on the controller; and all is told of."""
     assert found(HEALTHY) == {}
@@ -90,6 +99,13 @@ def test_nothing_is_wrong_with_a_healthy_cluster() -> None:
 def test_each_fault_is_found(change: dict[str, Any], check: str, verdict: Verdict) -> None:
     """That one, and no other."""
     assert found(replace(HEALTHY, **change)) == {check: verdict}
+
+
+def test_a_node_whose_scheduler_is_on_another_host_is_healthy() -> None:
+    """Its coordinator says that it is heard; one that is not is told where to look."""
+    away = replace(HEALTHY, scheduler=None, scheduler_said="no socket", nodes=())
+    assert found(replace(away, node=replace(HERE, linked=True))) == {}
+    assert found(away) == {"scheduler": Verdict.BAD}
 
 
 @pytest.mark.parametrize("key", ["switched_off", "slurm_away"])

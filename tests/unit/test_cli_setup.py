@@ -51,6 +51,18 @@ def test_a_site_keeps_all_it_has() -> None:
     assert edits.slurm_conf(slurm, guests_per_gpu=5) == slurm
 
 
+def test_the_select_wrapper_is_looked_for_first() -> None:
+    """Before the stock plugins or the site's own; one of another Slurm is left out; not twice."""
+    ours = Path("/usr/lib/slipstream/select/22.05.8-4")
+    text = edits.plugin_dir("ClusterName=deep", ours, "/usr/lib/slurm")
+    assert text.splitlines()[-1] == f"PluginDir={ours}:/usr/lib/slurm"
+    assert edits.plugin_dir(text, ours, "/usr/lib/slurm") == text
+    newer = Path("/usr/lib/slipstream/select/24.11.5-1")
+    assert f"PluginDir={newer}:/usr/lib/slurm\n" in edits.plugin_dir(text, newer, "/usr/lib/slurm")
+    site = edits.plugin_dir("PluginDir=/opt/own:/usr/lib/slurm # both\n", ours, "/usr/lib/slurm")
+    assert site == f"PluginDir={ours}:/opt/own:/usr/lib/slurm # both\n"
+
+
 def test_gres_conf_counts_slots_on_the_nodes_that_have_some() -> None:
     """Also where a default gives them; a file that knows slots is left alone."""
     slurm = edits.slurm_conf(SITE, guests_per_gpu=3)

@@ -228,12 +228,35 @@ def test_settings_come_from_argument_environment_and_default() -> None:
     assert (plain.inject_dir / "sitecustomize.py").is_file()
 
 
-@pytest.mark.parametrize("words", [["--lease-s=1"], ["--lease-s=soon"], ["--tick=3"]])
+def test_the_scheduler_may_be_on_another_host(tmp_path: Path) -> None:
+    """Its address from argument or environment, the cluster and munged from slurm.conf."""
+    assert settings.read([], {}).scheduler is None
+    conf = tmp_path / "slurm.conf"
+    conf.write_text("ClusterName=deep\nAuthInfo=socket=/m\nSlurmUser=root\n")
+    told = {"SLURM_CONF": str(conf), "SLIPSTREAM_SCHEDULER": "head:6823"}
+    read = settings.read([], told)
+    assert (str(read.scheduler), read.cluster, read.munge_socket) == ("head:6823", "deep", "/m")
+    assert read.trusted == {0}
+    read = settings.read(["--scheduler=[::1]:1", "--cluster=c", "--munge-socket=/n"], told)
+    assert (str(read.scheduler), read.cluster, read.munge_socket) == ("[::1]:1", "c", "/n")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--lease-s=1"],
+        ["--lease-s=soon"],
+        ["--tick=3"],
+        ["--scheduler=head"],
+        ["--scheduler=head:0"],
+        ["--scheduler=head:6823"],  # of which cluster?
+    ],
+)
 def test_a_wrong_setting_ends_the_program(
     words: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     """With the sentence that argparse gives."""
     with pytest.raises(SystemExit) as ended:
-        settings.read(words, {})
+        settings.read(words, {"SLURM_CONF": "/nowhere"})
     assert ended.value.code == 2
     assert words[0].partition("=")[0] in capsys.readouterr().err

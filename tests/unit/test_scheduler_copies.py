@@ -99,7 +99,7 @@ def test_a_copy_is_removed_a_grace_time_after_slurm_has_forgotten_its_job(rig: R
     assert rig.at(3e6 + 9 + KEEP_S) == []
     assert rig.at(3e6 + 15 + KEEP_S) == [f"5-{token(1)}"]
     assert rig.at(3e6 + 25 + KEEP_S) == [f"5-{token(1)}"], "its answer is waited for"
-    rig.copies.discarded(Discarded("5", token(1)))
+    rig.copies.discarded(Discarded("n1", "5", token(1)))
     assert rig.copies.told() == []
 
 
@@ -161,7 +161,7 @@ def test_a_removal_that_failed_is_tried_again_much_later(rig: Rig) -> None:
     rig.nodes.listen = True
     assert rig.at(due_s + ASK_AGAIN_S / 2) == []
     assert len(rig.at(due_s + ASK_AGAIN_S)) == 1
-    rig.copies.discarded(Discarded("5", token(1), "busy"))
+    rig.copies.discarded(Discarded("n1", "5", token(1), "busy"))
     assert rig.told()["problem"] == "busy"
     assert len(rig.at(due_s + ASK_AGAIN_S + 10)) == 1
     assert len(rig.at(due_s + 2 * ASK_AGAIN_S)) == 2
@@ -182,4 +182,4 @@ def test_a_nodes_answer_is_understood() -> None:
     """As the coordinator writes it."""
     gone = {"job_id": 5, "token": token(1), "problem": "busy"}
     line = json.dumps({"v": 1, "node": "n1", "at_s": 1.0, "discarded": gone}).encode()
-    assert read_told(line) == Discarded("5", token(1), "busy")
+    assert read_told(line) == Discarded("n1", "5", token(1), "busy")

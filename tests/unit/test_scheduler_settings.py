@@ -3,12 +3,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from slipstream.core.classes import Mode
 from slipstream.scheduler.carriers import Carrier
+from slipstream.scheduler.daemon import StartError, door_for
+from slipstream.scheduler.engine import Counters
 from slipstream.scheduler.settings import Settings, SettingsError, flag_of, load, names
 
 pytestmark = pytest.mark.unit
@@ -84,6 +87,7 @@ def test_an_unknown_setting_is_refused_with_the_known_ones(tmp_path: Path, where
         ("lease_s", "long", "lease_s is 'long', which is no float"),
         ("lease_s", "-1", "lease_s is -1, it must be above 0"),
         ("api_port", "70000", "api_port is 70000, it must be 0 to 65535"),
+        ("listen", "6823", "listen: .6823. is no HOST:PORT, say 10.0.0.1:6823"),
         ("log_level", "loud", "log_level is 'loud', known: "),
         ("poll_fastest_s", "60", "poll_.* do not go together"),
         ("events_between_checkpoints", "0", "at least 1"),
@@ -130,3 +134,16 @@ def _empty(folder: Path) -> Path:
     path = folder / "empty.toml"
     path.touch()
     return path
+
+
+def test_without_what_other_hosts_need_it_does_not_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It says what is missing; who listens for nobody needs none of it."""
+    monkeypatch.setenv("SLURM_CONF", "/nowhere")
+    assert door_for(Settings(), Counters(), frozenset({0})) is None
+    listens = Settings(listen="127.0.0.1:6823", munge_socket=f"{tmp_path}/none")
+    with pytest.raises(StartError, match="listen needs the cluster's name: set cluster"):
+        door_for(listens, Counters(), frozenset({0}))
+    with pytest.raises(StartError, match="listen needs munged: "):
+        door_for(replace(listens, cluster="deep"), Counters(), frozenset({0}))

@@ -3,9 +3,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import json
 from typing import TYPE_CHECKING, Any, Final
 
 from slipstream.coordinator.saver import restorable
@@ -14,7 +11,6 @@ from slipstream.wire.control_block import Phase
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
-    from pathlib import Path
 
     from slipstream.coordinator.gpus import Window
     from slipstream.coordinator.joining import Owner
@@ -24,7 +20,6 @@ if TYPE_CHECKING:
 
 VERSION: Final = 1
 HEARTBEAT_S: Final = 5.0
-_SEND_WITHIN_S: Final = 1.0
 _BUSY: Final = frozenset(Phase) - {*(Phase.UNCLAIMED, Phase.IMPORTING, Phase.LOADING, Phase.ENDED)}
 
 
@@ -137,31 +132,3 @@ def what_matters(told: Mapping[str, Any]) -> tuple[Any, ...]:
         ),
         tuple((job["job_id"], job["phase"], job["restorable"]) for job in told["jobs"]),
     )
-
-
-class Sender:
-    """Sends events to the scheduler's socket; one that is away misses them and that is all."""
-
-    def __init__(self, socket_path: Path) -> None:
-        self._path = socket_path
-        self.sent = 0
-        self.failed = 0
-
-    async def send(self, told: Mapping[str, Any]) -> bool:
-        """One connection, one line; False if nobody took it."""
-        line = json.dumps(told, separators=(",", ":")).encode() + b"\n"
-        try:
-            async with asyncio.timeout(_SEND_WITHIN_S):
-                _, writer = await asyncio.open_unix_connection(self._path)
-                try:
-                    writer.write(line)
-                    await writer.drain()
-                finally:
-                    writer.close()
-                    with contextlib.suppress(OSError):
-                        await writer.wait_closed()
-        except (OSError, TimeoutError):
-            self.failed += 1
-            return False
-        self.sent += 1
-        return True

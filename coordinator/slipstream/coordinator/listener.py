@@ -1,52 +1,32 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Listening to the scheduler: a connection of ours that it may answer on, kept while both live."""
+"""What the scheduler asks of this node, a line each; one that is away asks for nothing."""
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import json
 import logging
 import time
 from typing import TYPE_CHECKING, Any, Final
 
+from slipstream.coordinator.gangs import Call
+
 if TYPE_CHECKING:
-    from slipstream.coordinator.host_files import HostFiles
-    from slipstream.coordinator.saver import Saver
-    from slipstream.coordinator.settings import Settings
+    from slipstream.coordinator.daemon import Coordinator
 
 _log = logging.getLogger(__name__)
-_TRY_EVERY_S: Final = 1.0
 _VERSION: Final = 1
 
 
 class Listener:
-    """Takes what the scheduler asks for; a scheduler that is away asks for nothing."""
+    """Takes what the scheduler asks for."""
 
-    def __init__(self, saver: Saver, host_files: HostFiles, settings: Settings) -> None:
-        self._saver = saver
-        self._host_files = host_files
-        self._settings = settings
+    def __init__(self, coordinator: Coordinator) -> None:
+        self._coordinator = coordinator
+        self._saver = coordinator.saver
+        self._host_files = coordinator.host_files
 
-    async def listen(self) -> None:
-        """Until it is cancelled."""
-        while True:
-            with contextlib.suppress(OSError, ValueError):  # a line without end among them
-                await self._listen_once()
-            await asyncio.sleep(_TRY_EVERY_S)
-
-    async def _listen_once(self) -> None:
-        reader, writer = await asyncio.open_unix_connection(self._settings.events_socket)
-        try:
-            hello = {"v": 1, "node": self._settings.node, "at_s": time.time(), "listens": True}
-            writer.write(json.dumps(hello).encode() + b"\n")
-            await writer.drain()
-            while line := await reader.readline():
-                self._take(line)
-        finally:
-            writer.close()
-
-    def _take(self, line: bytes) -> None:
+    def take(self, line: bytes) -> None:
+        """Carry out a line, or say that it was not understood."""
         try:
             self._carry_out(json.loads(line))
         except (KeyError, TypeError, ValueError) as error:
@@ -67,5 +47,13 @@ class Listener:
             case "discard":
                 _log.info("the durable copy of job %d is to be removed", job_id)
                 self._saver.discard(job_id, str(order["token"]), int(order["uid"]))
+            case "turn":
+                call = Call(str(order["from"]), bool(order["runs"]), int(order["after"]))
+                if self._coordinator.gangs.called(job_id, call, time.monotonic()):
+                    self._coordinator.settle()  # now: its other nodes do so, too
+            case "switch":
+                self._coordinator.switch.told(thrown=bool(order["off"]))
+                self._coordinator.settle()
             case other:
-                raise ValueError(f"order {other!r}, known are save, hosts and discard")
+                known = "save, hosts, discard, turn and switch"
+                raise ValueError(f"order {other!r}, known are {known}")

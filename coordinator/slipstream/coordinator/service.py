@@ -13,9 +13,11 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from slipstream.coordinator.daemon import Coordinator
-from slipstream.coordinator.events import HEARTBEAT_S, what_matters
+from slipstream.coordinator.events import HEARTBEAT_S, VERSION, what_matters
+from slipstream.coordinator.gangs import REPEATED_EVERY_S
 from slipstream.coordinator.listener import Listener
 from slipstream.coordinator.metrics import MetricsServer
+from slipstream.wire.supervisor import Supervisor
 
 if TYPE_CHECKING:
     from typing import Any
@@ -53,8 +55,8 @@ async def run(settings: Settings) -> None:
             for server in await _servers(coordinator):
                 await stack.enter_async_context(server)
             _log.info("coordinating %s in %s", settings.node, settings.run_dir)
-            listener = Listener(coordinator.saver, coordinator.host_files, settings)
-            listening = asyncio.create_task(listener.listen())
+            listener = Listener(coordinator)
+            listening = asyncio.create_task(coordinator.link.keep(listener.take))
             try:
                 await _tick_until_stopped(coordinator)
             finally:
@@ -85,7 +87,9 @@ async def _servers(coordinator: Coordinator) -> list[asyncio.Server]:
     ]
     if settings.metrics_port:
         servers.append(
-            await asyncio.start_server(metrics.serve, "127.0.0.1", settings.metrics_port)
+            await asyncio.start_server(
+                metrics.serve, settings.metrics_address, settings.metrics_port
+            )
         )
     return servers
 
@@ -102,13 +106,17 @@ async def _tick_until_stopped(coordinator: Coordinator) -> None:
         loop.add_signal_handler(number, stop)
     coordinator.socket.on_answer = woken.set
     clock = _Clock(coordinator)
+    supervisor = Supervisor(os.environ)
+    supervisor.ready()
     while not stopped.is_set():
         woken.clear()
         await clock.tick()
+        supervisor.alive()
         # The first task on an idle node is looked at at once, the others with the next tick.
         until = stopped if coordinator.seats else woken
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(until.wait(), _until_the_next_s(coordinator))
+    supervisor.stopping()
     await clock.finish()
 
 
@@ -130,7 +138,10 @@ class _Clock:
         self._scan_due_s = 0.0
         self._tidy_due_s = 0.0
         self._heartbeat_due_s = 0.0
+        self._call_due_s = 0.0
+        self._published: tuple[Any, ...] = ()
         self._told: tuple[Any, ...] = ()
+        self._called: list[dict[str, Any]] = []
         self._sending: asyncio.Task[bool] | None = None
 
     async def tick(self) -> None:
@@ -153,9 +164,10 @@ class _Clock:
                 await asyncio.to_thread(self._coordinator.checkpoints.tidy, seats)
             self._coordinator.saver.tick(now_s)
             for told in self._coordinator.saver.told():
-                if not await self._coordinator.sender.send(told):
+                if not await self._coordinator.link.send(told):
                     self._coordinator.saver.keep(told)  # for a scheduler that is back soon
             self._report(now_s)
+            await self._call(now_s)
         except OSError:
             _log.exception("this tick was not completed")
 
@@ -164,13 +176,30 @@ class _Clock:
         if self._sending:
             await self._sending
 
+    async def _call(self, now_s: float) -> None:
+        """Tell the other nodes of gangs that are led here whose turn it is."""
+        node = self._coordinator
+        if not node.reflexes.enforces:
+            return
+        calls = node.gangs.calls(node.reflexes.machine.wheel.members.values(), node.orders.all())
+        if calls and (calls != self._called or now_s >= self._call_due_s):
+            told = {"v": VERSION, "node": node.settings.node, "at_s": time.time()}
+            self._call_due_s = now_s + REPEATED_EVERY_S
+            self._called = calls if await node.link.send({**told, "calls": calls}) else []
+
     def _report(self, now_s: float) -> None:
         told = self._coordinator.look()
         matters = what_matters(told)
         if self._sending and not self._sending.done():
             return  # what changed meanwhile is seen again at the next tick
-        if matters == self._told and now_s < self._heartbeat_due_s:
+        if matters != self._published:  # on disk before anybody hears of it: we may be killed then
+            self._coordinator.publish_closed_gpus()
+            self._published = matters
+        link = self._coordinator.link
+        if not link.is_up:
             return
-        self._told = matters
+        if (link.joined, matters) == self._told and now_s < self._heartbeat_due_s:
+            return
+        self._told = (link.joined, matters)
         self._heartbeat_due_s = now_s + HEARTBEAT_S
-        self._sending = asyncio.create_task(self._coordinator.sender.send(told))
+        self._sending = asyncio.create_task(self._coordinator.link.send(told))

@@ -4,19 +4,24 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import math
 import os
+import pwd
 import socket
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import slipstream.wire
 from slipstream.core.classes import Mode
 from slipstream.core.node.rules import NodeRules
+from slipstream.slurm_plugin import link, site
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+    from slipstream.slurm_plugin.link import Address
 
 DEFAULT_RUN_DIR: Final = "/run/slipstream"
 DEFAULT_SWITCH: Final = "/etc/slipstream/disable"
@@ -32,6 +37,7 @@ class Settings:
     run_dir: Path
     """This node's sockets, blocks, batons and table."""
     events_socket: Path
+    """The scheduler's, on this host."""
     device_dir: Path
     cgroup_root: Path
     inject_dir: Path
@@ -41,7 +47,7 @@ class Settings:
     gpu_state: str
     """Where simulated GPUs live; empty with real ones."""
     metrics_port: int
-    """On the loopback; 0: only the Unix socket."""
+    """0: only the Unix socket."""
     durable_dir: Path | None
     """On the shared filesystem: where checkpoints outlive this node."""
     checkpoint_room_bytes: int
@@ -55,6 +61,17 @@ class Settings:
     mode: Mode = Mode.OBSERVE
     """Whether shares, caps and turns are carried out (`enforce`) or only decided."""
     node_rules: NodeRules = NodeRules()  # noqa: RUF009 (frozen)
+    scheduler: Address | None = None
+    """Where the scheduler of another host listens; None: it is on this one."""
+    cluster: str = ""
+    """Its name in slurm.conf."""
+    munge_socket: str = ""
+    """Of munged; empty: where libmunge looks."""
+    metrics_address: str = "127.0.0.1"
+    dcgm_job_dir: Path | None = None
+    """Where dcgm-exporter finds which jobs use which GPU."""
+    trusted: frozenset[int] = frozenset({0})
+    """Whose scheduler is believed: root's and Slurm's user's."""
 
     @property
     def node_socket(self) -> Path:
@@ -101,6 +118,18 @@ def read(argv: Sequence[str] | None, environment: Mapping[str, str]) -> Settings
         help="the scheduler's (default: %(default)s)",
     )
     add(
+        "--scheduler",
+        metavar="HOST:PORT",
+        default=environment.get("SLIPSTREAM_SCHEDULER", ""),
+        help="the scheduler of another host, known by MUNGE (default: this host's events socket)",
+    )
+    add("--cluster", default=environment.get("SLIPSTREAM_CLUSTER"), help="default: of slurm.conf")
+    add(
+        "--munge-socket",
+        default=environment.get("SLIPSTREAM_MUNGE_SOCKET"),
+        help="default: AuthInfo of slurm.conf, else libmunge's",
+    )
+    add(
         "--device-dir",
         type=Path,
         default=Path(environment.get("SLIPSTREAM_DEVICE_DIR") or "/dev"),
@@ -127,7 +156,18 @@ def read(argv: Sequence[str] | None, environment: Mapping[str, str]) -> Settings
         help="the kill switch: thrown while it exists (default: %(default)s)",
     )
     add("--turn-s", type=_turn, default=60.0, help="a shared job's turn (default: %(default)s)")
-    add("--metrics-port", type=int, default=0, help="also on the loopback (default: off)")
+    add("--metrics-port", type=int, default=0, help="metrics by TCP, too (default: off)")
+    add(
+        "--metrics-address",
+        default="127.0.0.1",
+        help="where; whoever reaches it can read them (default: %(default)s)",
+    )
+    add(
+        "--dcgm-job-dir",
+        type=Path,
+        default=environment.get("SLIPSTREAM_DCGM_JOB_DIR") or None,
+        help="say there which jobs use which GPU, for dcgm-exporter (default: nowhere)",
+    )
     add(
         "--durable-dir",
         type=Path,
@@ -166,6 +206,7 @@ def read(argv: Sequence[str] | None, environment: Mapping[str, str]) -> Settings
         join_hookless_owners=told.join_hookless_owners,
         gpu_state=environment.get("SLIPSTREAM_GPU_STATE", ""),
         metrics_port=told.metrics_port,
+        metrics_address=told.metrics_address,
         durable_dir=told.durable_dir,
         checkpoint_room_bytes=max(0, told.checkpoint_room_mib) << 20,
         memory_floor_bytes=max(0, told.memory_floor_mib) << 20,
@@ -173,7 +214,35 @@ def read(argv: Sequence[str] | None, environment: Mapping[str, str]) -> Settings
         disable_file=told.disable_file,
         mode=_mode(parser, told.mode),
         node_rules=NodeRules(turn_s=told.turn_s),
+        dcgm_job_dir=told.dcgm_job_dir,
+        **_to_the_scheduler(parser, told, environment),
     )
+
+
+def _to_the_scheduler(
+    parser: argparse.ArgumentParser, told: argparse.Namespace, environment: Mapping[str, str]
+) -> dict[str, Any]:
+    """What the link to another host needs to know, of the settings and of slurm.conf."""
+    known = site.read(environment)
+    found = {
+        "cluster": told.cluster or known.cluster,
+        "munge_socket": told.munge_socket or known.munge_socket,
+        "trusted": frozenset({0, *_uid_of(known.slurm_user or "slurm")}),
+    }
+    if told.scheduler:
+        try:
+            found["scheduler"] = link.address(told.scheduler)
+        except ValueError as error:
+            parser.error(f"--scheduler: {error}")
+        if not found["cluster"]:
+            parser.error("--scheduler needs the cluster's name: --cluster, or SLURM_CONF")
+    return found
+
+
+def _uid_of(user: str) -> list[int]:
+    with contextlib.suppress(KeyError):
+        return [pwd.getpwnam(user).pw_uid]
+    return []
 
 
 def _mode(parser: argparse.ArgumentParser, word: str) -> Mode:

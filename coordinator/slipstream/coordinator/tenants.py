@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Final
 
 from slipstream.coordinator.processes import gpus_held, indices
 from slipstream.coordinator.seats import Task
+from slipstream.slurm_plugin.errors import SlurmParseError
+from slipstream.slurm_plugin.hosts import expand
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -31,6 +33,7 @@ _WORD = re.compile(r"[A-Za-z0-9_.:-]{1,31}")
 _STEPD: Final = "slurmstepd"
 _SLURM: Final = "slurm"
 _PLACEHOLDER = re.compile(r"slipstream-owner-(\d{1,10})")
+_MOST_LETTERS: Final = 4096
 _YOUNG_S: Final = 10
 _TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
 _STARTERS: Final = ("slurmd", _STEPD)
@@ -53,6 +56,8 @@ class Tenant:
     """The guest that its GPUs are for, if it is a placeholder of the scheduler's."""
     nodes: int = 0
     """How many nodes it runs on; 0 if Slurm did not say."""
+    gang: tuple[str, ...] = ()
+    """All of them, in Slurm's order, if they are several."""
 
     @property
     def is_guest(self) -> bool:
@@ -140,7 +145,16 @@ class Tenants:
             carrier={key: value for key, _, value in words if _WORD.fullmatch(value)},
             stands_for=_stands_for(uid, environment),
             nodes=int(nodes) if nodes.isdigit() else 0,
+            gang=_gang(environment.get("SLURM_JOB_NODELIST", "")),
         )
+
+
+def _gang(nodes: str) -> tuple[str, ...]:
+    """Several nodes, as Slurm writes them; what cannot be read is none."""
+    with contextlib.suppress(SlurmParseError):
+        found = expand(nodes) if len(nodes) < _MOST_LETTERS else ()
+        return found if len(found) > 1 else ()
+    return ()
 
 
 def _stands_for(uid: int, environment: Mapping[str, str]) -> int:
@@ -171,5 +185,6 @@ def _by_job(found: Iterable[Tenant]) -> dict[int, Tenant]:
             carrier={**known.carrier, **one.carrier},
             stands_for=known.stands_for,
             nodes=max(known.nodes, one.nodes),
+            gang=known.gang or one.gang,
         )
     return jobs

@@ -82,6 +82,7 @@ def scheduler(plan: Plan, layout: Layout) -> Daemon:
             "SLIPSTREAM_DISABLE_FILE": str(layout.disable_file),
             "SLIPSTREAM_SCHEDULER_MODE": "advise",
             "SLIPSTREAM_SCHEDULER_SLURM_USER": "root",
+            "SLIPSTREAM_SCHEDULER_LISTEN": plan.link,
             **{
                 f"SLIPSTREAM_SCHEDULER_{name.upper()}": value
                 for name, value in plan.scheduler.items()
@@ -100,7 +101,7 @@ def coordinator(plan: Plan, layout: Layout, node: str) -> Daemon:
         ),
         host=node if plan.netns else "head",
         environment={
-            **plugins.controller_environment(layout),
+            **(_other_host(plan, layout, node) if plan.netns else {}),
             **plugins.node_environment(layout, node),
             "SLIPSTREAM_COORDINATOR_MODE": "enforce" if plan.enforce else "observe",
             "SLIPSTREAM_DISABLE_FILE": str(layout.disable_file),
@@ -110,6 +111,14 @@ def coordinator(plan: Plan, layout: Layout, node: str) -> Daemon:
             "LD_LIBRARY_PATH": str(gpus.nvml_library(layout.native)),
         },
     )
+
+
+def _other_host(plan: Plan, layout: Layout, node: str) -> dict[str, str]:
+    """The scheduler is reached by the network alone, as on a cluster of several machines."""
+    return {
+        "SLIPSTREAM_SCHEDULER": plan.link,
+        "SLIPSTREAM_RUN_DIR": str(plugins.run_folder(layout, node)),
+    }
 
 
 def mariadbd(plan: Plan, layout: Layout) -> Daemon:

@@ -43,14 +43,14 @@ class Plan:
     port_base: int | None = None
     """First of a row of ports; None takes any that are free."""
     ports: tuple[int, ...] = ()
-    """The ports held, once the keeper has them: slurmctld, slurmdbd, MariaDB, then the nodes."""
+    """The ports held, once the keeper has them: slurmctld, slurmdbd, MariaDB, nodes, the link."""
 
     loopback: str = ""
     """The loopback address this machine's own name stands for, if it does: Slurm listens there."""
 
     @property
     def port_count(self) -> int:
-        return 3 + self.shape.nodes
+        return 4 + self.shape.nodes
 
     @property
     def controller_port(self) -> int:
@@ -66,6 +66,11 @@ class Plan:
 
     def node_port(self, node: str) -> int:
         return self.ports[3 + self.shape.node_names.index(node)]
+
+    @property
+    def link(self) -> str:
+        """Where our scheduler listens for the hosts of nodes, if these are separate ones."""
+        return f"{self.head_address}:{self.ports[3 + self.shape.nodes]}" if self.netns else ""
 
     def node_address(self, node: str) -> str:
         """Where the node's slurmd listens."""

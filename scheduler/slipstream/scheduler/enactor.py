@@ -23,6 +23,7 @@ from slipstream.core.commands import (
     GiveBack,
     MakeGuest,
     Requeue,
+    Resize,
     Save,
     Settle,
     Start,
@@ -56,7 +57,7 @@ entries are a burst, whose next ones are written together: the fewer commits, th
 again and again."""
 
 Result = tuple[int, Outcome, str]
-Deed = Save | Requeue | Start | MakeGuest | Extend | Upgrade | GiveBack
+Deed = Save | Requeue | Start | Resize | MakeGuest | Extend | Upgrade | GiveBack
 _Done = TypeVar("_Done")
 
 
@@ -76,6 +77,8 @@ class Deeds:
                 self.hands.requeue(command)
             case Start():
                 self.hands.start(command)
+            case Resize():
+                self.hands.resize(command)
             case MakeGuest():
                 self.hands.make_guest(command)
             case Extend():
@@ -199,10 +202,13 @@ class Enactor:
             return None
         try:
             self._carry_out(command)
-        except SinkError as error:
-            _LOG.warning("refused: %s: %s", command, error)
+        except Exception as error:  # noqa: BLE001 (a bug over one job must not end all others)
+            if isinstance(error, SinkError):
+                _LOG.warning("refused: %s: %s", command, error)
+            else:
+                _LOG.exception("failed: %s", command)
             task = command.task if isinstance(command, Advise | Withdraw) else None
-            about = type(command).__name__ if isinstance(command, Extend | Upgrade) else ""
+            about = type(command).__name__ if isinstance(command, Extend | Upgrade | Resize) else ""
             self._tell(CommandRefused(time.time(), command.token, str(error), task, about))
             return intention.id, Outcome.REFUSED, str(error)
         return intention.id, Outcome.DONE, ""

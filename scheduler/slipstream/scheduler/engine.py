@@ -10,7 +10,8 @@ from __future__ import annotations
 import logging
 import os
 import time
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from slipstream.core.events import (
@@ -18,6 +19,7 @@ from slipstream.core.events import (
     JobSubmitted,
     ModeChanged,
     MoveAsked,
+    ResizeAsked,
     SwitchedOff,
     SwitchedOn,
     TimerFired,
@@ -49,11 +51,16 @@ class Counters:
     events: int = 0
     commands: int = 0
     machine_errors: int = 0
+    watch_errors: int = 0
     submissions: int = 0
     bad_submissions: int = 0
     strangers: int = 0
     """Peers that were not allowed to say what they wanted to say."""
     bad_reports: int = 0
+    links: int = 0
+    """Coordinators of other hosts that are there."""
+    refused_links: Counter[str] = field(default_factory=Counter)
+    """What came from other hosts and was not believed, by reason."""
     refused: int = 0
     runs_written: int = 0
     runs_lost: int = 0
@@ -86,6 +93,8 @@ class Engine:
         self.estimator = Estimator()
         self.asked: Callable[[Clues], None] = lambda _clues: None
         """Told of every submission, after it was answered; must return at once."""
+        self.watch: Callable[[Event], None] = lambda _event: None
+        """Told of every event, after it was decided about; must return at once."""
         self.before: Callable[[], None] = lambda: None
         """Called before anything but a submission is taken."""
         self._put = put
@@ -111,6 +120,11 @@ class Engine:
         self.counters.commands += len(commands)
         self._put(Entry(event, tuple(commands)))
         self._since_checkpoint += 1
+        try:
+            self.watch(event)
+        except Exception:  # noqa: BLE001 (who only looks on must not cost a decision)
+            _LOG.exception("the onlooker failed over %.500r", event)
+            self.counters.watch_errors += 1
         return commands
 
     def take_all(self, events: Iterable[Event]) -> None:
@@ -136,6 +150,14 @@ class Engine:
         found = self.machine.where_to(key, nodes, now_s, forced=True)
         if isinstance(found, Placement):
             self.take(MoveAsked(at_s=now_s, key=key, nodes=found.nodes, why=why, forced=True))
+        return found
+
+    def resize(self, key: str, gpus: int, why: str) -> Placement | Reason:
+        """An operator wants a job to go on with so many GPUs; says where, or why it does not."""
+        asked = ResizeAsked(at_s=self._clock(), key=key, gpus=gpus, why=why, forced=True)
+        found = self.machine.sized_where(asked)
+        if isinstance(found, Placement):
+            self.take(asked)
         return found
 
     def tick(self) -> None:

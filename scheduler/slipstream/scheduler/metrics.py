@@ -11,6 +11,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from slipstream.core.classes import Mode
+from slipstream.slurm_plugin.link import Refusal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -18,20 +19,22 @@ if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
     from slipstream.core.state import State
+    from slipstream.scheduler.dashboard.feed import Feed
     from slipstream.scheduler.engine import Engine
 
 
-def exposition(engine: Engine, behind: Callable[[], int]) -> bytes:
+def exposition(engine: Engine, behind: Callable[[], int], feed: Feed | None = None) -> bytes:
     """The text of /metrics."""
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Now(engine, behind))
+    registry.register(_Now(engine, behind, feed))
     return generate_latest(registry)
 
 
 class _Now(Collector):
-    def __init__(self, engine: Engine, behind: Callable[[], int]) -> None:
+    def __init__(self, engine: Engine, behind: Callable[[], int], feed: Feed | None) -> None:
         self._engine = engine
         self._behind = behind
+        self._feed = feed
 
     def collect(self) -> Iterator[Metric]:
         state = self._engine.machine.state
@@ -50,10 +53,16 @@ class _Now(Collector):
         yield _counter("events", "Events the machine was told.", counters.events)
         yield _counter("commands", "Commands it gave.", counters.commands)
         yield _counter("machine_errors", "Events it failed over.", counters.machine_errors)
+        yield _counter("watch_errors", "Events the dashboard failed over.", counters.watch_errors)
+        if self._feed is not None:
+            yield _gauge("dashboard_browsers", "Browsers that look on.", len(self._feed))
+            yield _counter("dashboard_resyncs", "Browsers too slow to follow.", self._feed.resyncs)
         yield _counter("submissions", "Submissions announced to us.", counters.submissions)
         yield _counter("bad_submissions", "Of them not understood.", counters.bad_submissions)
         yield _counter("bad_reports", "Node reports not understood.", counters.bad_reports)
         yield _counter("strangers", "Peers that were not allowed.", counters.strangers)
+        yield _gauge("links", "Coordinators of other hosts that are there.", counters.links)
+        yield _refused_links(counters.refused_links)
         yield _counter("refused", "Commands that could not be carried out.", counters.refused)
         failures = self._engine.estimator.failures
         yield _counter("estimator_failures", "Submissions it failed over.", failures)
@@ -67,6 +76,15 @@ class _Now(Collector):
         yield _gauge("journal_behind", "Events not on disk yet.", self._behind())
 
 
+def _refused_links(counted: Counter[str]) -> Metric:
+    family = CounterMetricFamily(
+        "slipstream_links_refused", "What other hosts sent and was not believed.", labels=["why"]
+    )
+    for why in Refusal:
+        family.add_metric([why], counted[why])
+    return family
+
+
 def _of_jobs(state: State) -> Iterator[Metric]:
     family = GaugeMetricFamily(
         "slipstream_jobs", "Jobs by phase and reason.", labels=["phase", "reason"]
@@ -76,6 +94,9 @@ def _of_jobs(state: State) -> Iterator[Metric]:
         family.add_metric([phase, reason], number)
     yield family
     yield _gauge("advice", "Jobs with advice on the board.", len(state.advice))
+    yield _gauge("moves", "Moves under way.", len(state.moves))
+    reported = sum(len(report.jobs) for report in state.reports.values())
+    yield _gauge("reported_jobs", "Jobs that coordinators report about.", reported)
 
 
 def _of_nodes(state: State) -> Iterator[Metric]:

@@ -23,44 +23,58 @@ if TYPE_CHECKING:
     from slipstream.core.advice import Advice
     from slipstream.core.commands import Save
     from slipstream.core.copies import Copy
+    from slipstream.scheduler.messages import TurnsCalled
+    from slipstream.slurm_plugin.link import Channel
 
 _GATHERS_S: Final = 10.0
 """Coordinators look for a scheduler every second: so long a new one waits for them."""
 _MOST_HOSTS: Final = 1_000
 """Tasks of a job whose nodes fit into one line."""
+_MOST_CALLS: Final = 64
+"""Gangs that a node leads, in one line."""
 
 
 class Orders:
     """Who listens, and what they were asked for. Lines may be sent from any thread."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._listeners: dict[str, tuple[asyncio.AbstractEventLoop, asyncio.StreamWriter]] = {}
+        self._listeners: dict[str, tuple[asyncio.AbstractEventLoop, Channel]] = {}
         self._open: dict[str, tuple[float, Save]] = {}
         self._lock = threading.Lock()
+        self._off: bool | None = None
         self._clock = clock
         self._began_s = clock()
 
-    def listens(
-        self, node: str, loop: asyncio.AbstractEventLoop, writer: asyncio.StreamWriter
-    ) -> None:
+    def listens(self, node: str, loop: asyncio.AbstractEventLoop, channel: Channel) -> None:
         """A coordinator is there; one that was there before it has lost its connection."""
         now_s = self._clock()
         with self._lock:
-            self._listeners[node] = (loop, writer)
+            self._listeners[node] = (loop, channel)
             self._open = {
                 job: (at_s, order)
                 for job, (at_s, order) in self._open.items()
                 if now_s - at_s < PATIENCE_S[Stage.SAVING]
             }
             unanswered = [order for _, order in self._open.values() if order.node == node]
+            off = self._off
+        if off is not None:
+            loop.call_soon_threadsafe(channel.write, _switch(off=off))
         for order in unanswered:
-            loop.call_soon_threadsafe(writer.write, _line(order))
+            loop.call_soon_threadsafe(channel.write, _line(order))
 
-    def left(self, node: str, writer: asyncio.StreamWriter) -> None:
+    def left(self, node: str, channel: Channel) -> None:
         """It is gone, unless another came meanwhile."""
         with self._lock:
-            if self._listeners.get(node, (None, None))[1] is writer:
+            if self._listeners.get(node, (None, None))[1] is channel:
                 del self._listeners[node]
+
+    def switch(self, *, off: bool) -> None:
+        """Tell all nodes how the kill switch is, if that is new; who comes later is told then."""
+        with self._lock:
+            told, self._off = self._off, off
+            there = list(self._listeners.values())
+        for loop, channel in there if told is not off else ():
+            loop.call_soon_threadsafe(channel.write, _switch(off=off))
 
     def save(self, order: Save) -> None:
         """Have a job saved; raises `SinkError` if its node does not listen."""
@@ -71,8 +85,8 @@ class Orders:
                 raise SinkError(f"the coordinator of {order.node} does not listen")
             self._open[order.job_id] = (now_s, order)
         if found:
-            loop, writer = found
-            loop.call_soon_threadsafe(writer.write, _line(order))
+            loop, channel = found
+            loop.call_soon_threadsafe(channel.write, _line(order))
 
     def tell_hosts(self, advice: Advice) -> None:
         """Tell nodes which task of a job belongs on which of them, should it start on these.
@@ -83,8 +97,22 @@ class Orders:
         raw = _raw({**line, "hosts": advice.hosts[:_MOST_HOSTS], "until_s": advice.until_s})
         with self._lock:
             there = [self._listeners[node] for node in advice.nodes if node in self._listeners]
-        for loop, writer in there if len(advice.hosts) <= _MOST_HOSTS else ():
-            loop.call_soon_threadsafe(writer.write, raw)
+        for loop, channel in there if len(advice.hosts) <= _MOST_HOSTS else ():
+            loop.call_soon_threadsafe(channel.write, raw)
+
+    def call(self, told: TurnsCalled) -> None:
+        """Carry what the first node of a gang has decided to its others, as it came.
+
+        Nothing is kept: it is said again soon, and who does not listen decides for itself.
+        """
+        for call in told.calls[:_MOST_CALLS]:
+            line = {"v": 1, "order": "turn", "job_id": call.job_id, "from": told.node}
+            raw = _raw({**line, "runs": call.runs, "after": call.after})
+            with self._lock:
+                others = {*call.nodes[:_MOST_HOSTS]} - {told.node}
+                there = [self._listeners[node] for node in others if node in self._listeners]
+            for loop, channel in there:
+                loop.call_soon_threadsafe(channel.write, raw)
 
     def discard(self, copy: Copy) -> None:
         """Have a durable copy removed by any node, they all see it; the first by name is asked."""
@@ -93,8 +121,8 @@ class Orders:
         if found is None:
             raise SinkError("no coordinator listens that could remove it")
         line = {"v": 1, "order": "discard", "job_id": copy.job_id, "token": copy.token}
-        loop, writer = found[1]
-        loop.call_soon_threadsafe(writer.write, _raw({**line, "uid": copy.uid}))
+        loop, channel = found[1]
+        loop.call_soon_threadsafe(channel.write, _raw({**line, "uid": copy.uid}))
 
     def answered(self, job_id: str, number: int) -> None:
         """It was saved, or could not be: nobody need be asked again."""
@@ -108,5 +136,9 @@ def _line(order: Save) -> bytes:
     return _raw(line)
 
 
+def _switch(*, off: bool) -> bytes:
+    return _raw({"v": 1, "order": "switch", "job_id": 0, "off": off})
+
+
 def _raw(line: Mapping[str, object]) -> bytes:
-    return json.dumps(line, separators=(",", ":")).encode() + b"\n"
+    return json.dumps(line, separators=(",", ":")).encode()

@@ -19,6 +19,7 @@ from slipstream.core.classes import Mode
 from slipstream.core.rules import Rules
 from slipstream.scheduler.carriers import Carrier
 from slipstream.slurm_plugin import Pace
+from slipstream.slurm_plugin.link import address
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -28,8 +29,10 @@ _SHARED: Final = {
     "SLIPSTREAM_RUN_DIR": "run_dir",
     "SLIPSTREAM_STATE_DIR": "state_dir",
     "SLIPSTREAM_DISABLE_FILE": "disable_file",
+    "SLIPSTREAM_CLUSTER": "cluster",
+    "SLIPSTREAM_MUNGE_SOCKET": "munge_socket",
 }
-"""Folders other parts of Slipstream have to agree on have one name for all."""
+"""What other parts of Slipstream have to agree on has one name for all."""
 FILE_VARIABLE: Final = "SLIPSTREAM_SCHEDULER_FILE"
 DEFAULT_FILE: Final = Path("/etc/slipstream/scheduler.toml")
 
@@ -55,6 +58,12 @@ class Settings:
     """Who may submit requests and change the mode, besides root."""
     api_port: int = 0
     """Also on this port of loopback, for reading only; 0: only on the socket."""
+    listen: str = ""
+    """HOST:PORT for coordinators of other hosts, known by MUNGE; empty: only those of this one."""
+    cluster: str = ""
+    """Its name, for them; empty: as slurm.conf has it."""
+    munge_socket: str = ""
+    """Of munged; empty: as slurm.conf has it, else where libmunge looks."""
     tick_s: float = 0.2
     lease_s: float = 60.0
     arrival_s: float = 60.0
@@ -62,6 +71,10 @@ class Settings:
     """A GPU that is used more than that over 10 s takes no further guest."""
     guest_after_s: float = 300.0
     """An `auto` job that has waited so long for GPUs becomes a guest (mode enforce)."""
+    requeue_pause_s: float = 60.0
+    """How far apart requeues of one job are at least, whoever wants it elsewhere or resized."""
+    grow_after_s: float = 120.0
+    """After so long without a queue elastic jobs take GPUs that nobody uses (mode enforce)."""
     extend_from_s: float = 60.0
     """A job that has waited so long for others is given that, near its limit (mode enforce)."""
     shares: Shares = ()
@@ -80,7 +93,12 @@ class Settings:
             raise SettingsError(f"log_level is {self.log_level!r}, known: {list(_LEVELS)}")
         if not 0 <= self.api_port <= _LAST_PORT:
             raise SettingsError(f"api_port is {self.api_port}, it must be 0 to {_LAST_PORT}")
-        for name in ("tick_s", "lease_s", "arrival_s", "guest_below_pct", "extend_from_s"):
+        if self.listen:
+            try:
+                address(self.listen)
+            except ValueError as error:
+                raise SettingsError(f"listen: {error}") from error
+        for name in _ABOVE_0:
             if getattr(self, name) <= 0:
                 raise SettingsError(f"{name} is {getattr(self, name):g}, it must be above 0")
         if self.keep_checkpoints_s < 0:
@@ -110,10 +128,16 @@ class Settings:
             shares=self.shares,
             guest_below_pct=self.guest_below_pct,
             guest_after_s=self.guest_after_s,
+            requeue_pause_s=self.requeue_pause_s,
+            grow_after_s=self.grow_after_s,
             extend_from_s=self.extend_from_s,
         )
 
 
+_ABOVE_0: Final = (
+    *("tick_s", "lease_s", "arrival_s", "guest_below_pct", "extend_from_s", "grow_after_s"),
+    "requeue_pause_s",
+)
 _LEVELS: Final = ("debug", "info", "warning", "error")
 _LAST_PORT: Final = 65_535
 

@@ -21,6 +21,7 @@ from slipstream.scheduler.settings import SettingsError, flag_of, load, names
 from slipstream.slurm_plugin import CliSlurm, SlurmError
 from slipstream.slurm_plugin.advice import boot_s
 from slipstream.slurm_plugin.soft_hold import Moment, SoftHold
+from slipstream.wire.supervisor import Supervisor
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -97,7 +98,10 @@ def watch(settings: Settings) -> None:
         settings.disable_file.exists,
         LEASES * settings.lease_s,
     )
+    supervisor = Supervisor(os.environ)
+    supervisor.ready()
     while True:
+        supervisor.alive()
         try:
             watchdog.look()
         except (SlurmError, OSError) as error:

@@ -64,6 +64,8 @@ class Node:
     """GPUs that are cut into instances."""
     coordinator: str = ""
     """Why its coordinator does not answer; empty if it does."""
+    linked: bool | None = None
+    """Whether the scheduler hears that coordinator; None if it does not say."""
     ramdisk_mib: int = 0
     memory_mib: int = 0
     cgroups: int = 0
@@ -151,6 +153,7 @@ def _node() -> Node | None:
         gpu_error=error,
         mig=mig,
         coordinator=_silent(run_dir / "node.sock"),
+        linked=linked(run_dir / "metrics.sock"),
         ramdisk_mib=shm.f_bavail * shm.f_frsize >> 20,
         memory_mib=os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") >> 20,
         cgroups=_cgroups(Path("/sys/fs/cgroup")),
@@ -193,6 +196,20 @@ def _silent(path: Path) -> str:
         except OSError as error:
             return f"{path}: {error.strerror or error}"
     return ""
+
+
+def linked(path: Path) -> bool | None:
+    """What the coordinator's metrics say."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as peer:
+        peer.settimeout(2.0)
+        try:
+            peer.connect(str(path))
+            peer.sendall(b"GET /metrics HTTP/1.1\r\nHost: node\r\n\r\n")
+            told = peer.makefile(errors="replace").read()
+        except OSError:
+            return None
+    found = re.search(r"^slipstream_link_up(?:{.*})? ([01])\b", told, re.MULTILINE)
+    return found[1] == "1" if found else None
 
 
 def _asked(run_dir: Path, path: str) -> tuple[dict[str, Any] | None, str]:

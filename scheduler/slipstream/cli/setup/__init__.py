@@ -21,6 +21,7 @@ from slipstream.sandbox import SandboxError, plugins
 _DEFAULT_CONF: Final = "/etc/slurm/slurm.conf"
 _DEFAULT_LIBRARY: Final = Path("/usr/lib/slipstream/slipstream.so")
 _DEFAULT_LUA: Final = Path("/usr/share/slipstream/lua")
+_SELECT: Final = Path("/usr/lib/slipstream/select")
 _NEXT: Final = """\
 Next:
   1. the same files on every host (or configless Slurm), {library} on login and compute nodes
@@ -51,6 +52,12 @@ To take it back: slipstream setup --undo"""
     show_default=True,
     help="Where our Lua modules are to be beside slurmctld; copied there if they are not.",
 )
+@click.option(
+    "--select-wrapper",
+    "wraps",
+    is_flag=True,
+    help="Also have slurmctld follow advice by the select wrapper, if there is one for this Slurm.",
+)
 @click.option("--apply", "applies", is_flag=True, help="Write it. Without this nothing is changed.")
 @click.option("--undo", "undoes", is_flag=True, help="Put back what was there before --apply.")
 def setup(
@@ -59,6 +66,7 @@ def setup(
     library: Path,
     lua: Path,
     *,
+    wraps: bool,
     applies: bool,
     undoes: bool,
 ) -> None:
@@ -82,6 +90,9 @@ def setup(
                 click.echo(f"as it was: {path}")
             return
         texts = _wanted(conf, guests_per_gpu, library, lua)
+        if wraps:
+            texts[conf] = _wrapped(texts.get(conf) or _text(conf))
+            texts = {path: text for path, text in texts.items() if text != _text(path)}
         _show(texts)
         if applies and texts:
             applied.apply(conf.parent, texts, _install(library, lua))
@@ -108,6 +119,27 @@ def _wanted(conf: Path, guests_per_gpu: int, library: Path, lua: Path) -> dict[P
         submit: edits.job_submit_lua(_text(submit), lua),
     }
     return {path: text for path, text in texts.items() if text != _text(path)}
+
+
+def _wrapped(slurm: str) -> str:
+    """With the wrapper that was built for exactly the slurmctld of this host."""
+    try:
+        version = subprocess.run(
+            ("dpkg-query", "-W", "-f", "${Version}", "slurmctld"),
+            capture_output=True,
+            text=True,
+            check=False,
+        ).stdout.strip()
+    except OSError:
+        version = ""
+    folder = _SELECT / version
+    if not version or not (folder / "select_cons_tres.so").exists():
+        there = ", ".join(sorted(one.name for one in _SELECT.glob("*"))) or "none"
+        raise SetupError(
+            f"no select wrapper for slurmctld {version or '(no package of Debian)'} in {_SELECT}; "
+            f"there: {there}. Without --select-wrapper advice is carried out by soft hold"
+        )
+    return edits.plugin_dir(slurm, folder, (folder / ".stock").read_text().strip())
 
 
 def _show(texts: dict[Path, str]) -> None:

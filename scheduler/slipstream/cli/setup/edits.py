@@ -47,6 +47,17 @@ def slurm_conf(text: str, guests_per_gpu: int) -> str:
     return _each_line(text, with_slots)
 
 
+def plugin_dir(text: str, ours: Path, stock: str) -> str:
+    """slurm.conf that looks for plugins in our folder first: the select wrapper is found there."""
+    lines = list(_setting("PluginDir").finditer(text))
+    if not lines:
+        return _with_line(text, f"PluginDir={ours}:{stock}")
+    last = lines[-1]
+    there = [one for one in last[2].split(":") if one and "slipstream/select/" not in one]
+    wanted = ":".join([str(ours), *there])
+    return text[: last.start(2)] + wanted + text[last.end(2) :]
+
+
 def gres_conf(text: str, slurm: str) -> str:
     """gres.conf with a plain count of slots for each node that has some in `slurm`, slurm.conf."""
     if re.search(r"(?im)^[^#\n]*\bName=slot\b", text):

@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Nodes that are hosts of their own: coordinators reach the scheduler by the network alone."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from sandbox.test_moves import PATIENCE_S, moved, told, trains
+from sandbox.trainings import slipstream, story, until, why
+from slipstream.sandbox import Sandbox, Shape
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+pytestmark = pytest.mark.sandbox
+
+INTRUDER = """
+import json, socket, sys
+from slipstream.slurm_plugin.munge import Munge
+host, port = sys.argv[1].rsplit(":", 1)
+munge = Munge(sys.argv[2])
+def say(make):
+    with socket.create_connection((host, int(port)), 30) as link, link.makefile("rb") as told:
+        nonce = json.loads(told.readline())["nonce"]
+        try:
+            link.sendall(make(nonce) + b"\\n")
+            return told.read()
+        except ConnectionError:
+            return b""
+def credential(nonce, **changes):
+    told = {"slipstream": 1, "cluster": sys.argv[3], "node": "n1", "nonce": nonce, "key": "00" * 32}
+    return munge.seal(json.dumps({**told, **changes}).encode(), 0)
+old = credential("00" * 32)
+assert say(lambda nonce: b"x" * 100_000) == b""
+assert say(lambda nonce: b"MUNGE:forged:") == b""
+assert say(lambda nonce: old) == b""
+assert say(lambda nonce: old) == b""
+assert say(lambda nonce: credential(nonce, cluster="other")) == b""
+"""
+
+
+@pytest.fixture(scope="module")
+def box(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
+    """Two nodes of one GPU, each in its own network; nobody finds the scheduler's event socket."""
+    shape = Shape(nodes=2, gpus_per_node=1, racks=1)
+    home = tmp_path_factory.mktemp("h")
+    with Sandbox.started(shape, name="hosts", home=home, daemons=True, netns=True) as sandbox:
+        (sandbox.layout.run / "events.sock").unlink()
+        yield sandbox
+
+
+def metric(box: Sandbox, name: str) -> float:
+    """What the scheduler counts; 0 while it does not answer."""
+    api = str(box.layout.run / "api.sock")
+    done = box.run("curl", "-s", "--unix-socket", api, "http://s/metrics", check=False)
+    with contextlib.suppress(StopIteration):
+        return next(
+            float(line.rpartition(" ")[2])
+            for line in done.stdout.splitlines()
+            if line.startswith(f"{name} ")
+        )
+    return 0.0
+
+
+def eventually(holds: Callable[[], bool]) -> bool:
+    """Not for ever."""
+    deadline_s = time.monotonic() + PATIENCE_S
+    while not holds():
+        if time.monotonic() > deadline_s:
+            return False
+        time.sleep(0.2)
+    return True
+
+
+def test_a_training_is_seen_and_moved_across_hosts_whoever_is_killed(
+    box: Sandbox, tmp_path: Path
+) -> None:
+    """Reports come, a save is asked for and answered; the links are back after each `kill -9`."""
+    assert eventually(lambda: metric(box, "slipstream_links") == 2)
+    job = trains(box, tmp_path / "job", slip_class="opportunistic", gres="slot:1", epochs=10_000)
+    devices = [one for node in (slipstream(box, "gpus") or {})["nodes"] for one in node["devices"]]
+    assert [job] in [one["guest_jobs"] for one in devices]
+    assert moved(box, job)
+    until(box, job, lambda: "requeued" in story(box, job))
+    box.kill("scheduler")
+    box.revive()
+    until(box, job, lambda: "moved, " in story(box, job))
+    (box.layout.run / "events.sock").unlink(missing_ok=True)
+    (node,) = why(box, job)["nodes"]
+    box.kill(f"coordinator-{node}")
+    assert eventually(lambda: metric(box, "slipstream_links") == 1)
+    box.revive()
+    assert eventually(lambda: metric(box, "slipstream_links") == 2)
+    before = told(box, job).get("minibatch") or 0
+    until(box, job, lambda: (told(box, job).get("minibatch") or 0) > before)
+    box.run("scancel", job)
+
+
+def test_who_is_not_believed_is_counted(box: Sandbox) -> None:
+    """Forged, replayed, redirected, oversized: refused, and the links stay."""
+    where = (box.plan().link, str(box.layout.munge_socket))
+    box.run(sys.executable, "-c", INTRUDER, *where, "hosts")
+    counted = {
+        why: metric(box, f'slipstream_links_refused_total{{why="{why}"}}')
+        for why in ("forged", "replayed", "redirected", "oversized")
+    }
+    assert counted == {**dict.fromkeys(counted, 1.0), "replayed": 2.0}
+    assert metric(box, "slipstream_links") == 2
