@@ -136,8 +136,8 @@ def test_it_is_used_without_a_mouse(browser: Browser, rig: Served) -> None:
         page.locator(".gpu").first.focus()
         for key in ("ArrowRight", "ArrowDown", "ArrowLeft", "ArrowUp", "End"):
             keys.press(key)
-        focused = "document.activeElement.getAttribute('aria-label')"
-        assert page.evaluate(focused).startswith("GPU 3 of gpu004")
+        focused = "name => document.activeElement.getAttribute('aria-label')?.startsWith(name)"
+        look.until(focused, "GPU 3 of gpu004")
         keys.press("Home")
         keys.press("Enter")
         page.wait_for_selector("#panel[open]")
@@ -148,7 +148,7 @@ def test_it_is_used_without_a_mouse(browser: Browser, rig: Served) -> None:
         look.until("document.querySelector('.summary').textContent.startsWith('16 GPUs')")
         page.locator(".lanes").focus()
         keys.press("ArrowDown")
-        assert "on GPU 0 of gpu001" in look.text(".summary")
+        look.until("document.querySelector('.summary').textContent.includes('on GPU 0 of gpu001')")
         keys.press("/")
         page.wait_for_selector("main[data-view=queue]")
         look.until("document.activeElement.type === 'search'")

@@ -159,6 +159,17 @@ def test_only_what_changed_is_made_anew() -> None:
     assert set(table.jobs) == {"7"}
 
 
+def test_half_a_character_in_a_name_costs_nobody_else(rig: Served) -> None:
+    """A lone surrogate cannot be written as UTF-8: it becomes a question mark."""
+    rig.tell(looked(time.time(), replace(sight("9", request(9)), name="a\ud800b")))
+    jobs = httpx.get(f"{rig.url}/v1/jobs").json()["jobs"]
+    assert [job["name"] for job in jobs if job["job"] == "9"] == ["a?b"]
+    assert len(jobs) == 7
+    assert httpx.get(f"{rig.url}/v1/why/9").json()["why"]["name"] == "a?b"
+    with httpx.stream("GET", f"{rig.url}/v1/live", timeout=30) as answer:
+        assert "a?b" in [row[1] for row in heard(answer.iter_lines())[1]["jobs"]]
+
+
 def test_a_browser_that_reads_too_slowly_is_told_everything_again(tmp_path: Path) -> None:
     """It costs a bounded queue, and nobody else waits for it."""
 
@@ -186,6 +197,22 @@ def test_a_browser_that_reads_too_slowly_is_told_everything_again(tmp_path: Path
         assert [one async for one in slow] == []
 
     asyncio.run(asyncio.wait_for(played(), 60))
+
+
+def test_an_end_that_comes_with_an_event_is_not_lost(tmp_path: Path) -> None:
+    """The daemon would wait for it for ever."""
+
+    async def played() -> None:
+        engine = Engine(machine(node("n1")), lambda _entry: None, tmp_path / "disable")
+        feed = Feed(engine, Past(), dict)
+        running = asyncio.create_task(feed.run())
+        await asyncio.sleep(0)
+        feed.wake()
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asyncio.wait_for(asyncio.shield(running), 30)
+
+    asyncio.run(played())
 
 
 def test_who_looks_on_never_costs_a_decision(rig: Served) -> None:

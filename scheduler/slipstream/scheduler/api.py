@@ -19,7 +19,7 @@ from starlette.routing import Route
 from slipstream.core.classes import Mode
 from slipstream.core.reasons import SENTENCE, Reason
 from slipstream.scheduler import metrics, views
-from slipstream.scheduler.job_rows import ENCODER, JobList
+from slipstream.scheduler.job_rows import JobList, encoded
 from slipstream.scheduler.messages import MessageError, read_report
 from slipstream.scheduler.own_names import OwnNames
 from slipstream.scheduler.peers import BY_UID
@@ -95,7 +95,7 @@ class Api:
         """
         ended = request.query_params.get("ended") == "1"
         rows = await self._list.json(self._state, ended=ended)
-        head = ENCODER.encode(self._told())
+        head = encoded(self._told())
         return Response(head[:-1] + b',"jobs":' + rows + b"}", media_type="application/json")
 
     async def gpus(self, _request: Request) -> Response:
@@ -195,7 +195,7 @@ class Api:
         return Response(text, media_type=_METRICS_TYPE)
 
     def _answer(self, **more: object) -> Response:
-        return JSONResponse({**self._told(), **more})
+        return Response(encoded({**self._told(), **more}), media_type="application/json")
 
     def _told(self) -> dict[str, Any]:
         return {"v": 1, **views.mode(self._state), "carrier": self.carrier()}

@@ -60,7 +60,7 @@ class JobRows:
             if same(self._made_of.get(key), parts):
                 continue
             self._made_of[key] = parts
-            row = ENCODER.encode(self._make(state, record, trains))
+            row = encoded(self._make(state, record, trains))
             if self.rows.get(key) != row:
                 self.rows[key] = row
                 changed.append(row)
@@ -95,6 +95,25 @@ class JobList:
                 if key in state.jobs and state.jobs[key].phase not in over
             ]
         return b"[" + b",".join(shown) + b"]"
+
+
+def encoded(told: object) -> bytes:
+    """As JSON. Users choose names: half a character in one of them must not cost all the others."""
+    try:
+        return ENCODER.encode(told)
+    except UnicodeEncodeError:
+        return ENCODER.encode(_whole(told))
+
+
+def _whole(told: Any) -> Any:  # noqa: ANN401 (plain data)
+    match told:
+        case str():
+            return told.encode(errors="replace").decode()
+        case dict():
+            return {name: _whole(one) for name, one in told.items()}
+        case list() | tuple():
+            return [_whole(one) for one in told]
+    return told
 
 
 def same(before: tuple[Any, ...] | None, now: tuple[Any, ...]) -> bool:

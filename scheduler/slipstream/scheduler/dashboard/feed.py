@@ -102,10 +102,12 @@ class Feed:
         self._wake.set()
 
     async def run(self) -> None:
-        """Until cancelled."""
-        while True:
+        """Until closed or cancelled."""
+        while not self._closed:
+            # Not wait_for: before Python 3.12 it loses a cancellation that comes with the event.
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._wake.wait(), _HEARTBEAT_S)
+                async with asyncio.timeout(_HEARTBEAT_S):
+                    await self._wake.wait()
             self._wake.clear()
             began_s = time.monotonic()
             try:
@@ -119,6 +121,7 @@ class Feed:
     def close(self) -> None:
         """End all streams, so that the daemon need not wait for them."""
         self._closed = True
+        self._wake.set()
         for client in self._clients:
             client.put(None)
 

@@ -65,7 +65,10 @@ export function lineChart(series, { format, label, close = false, time, height =
   const times = all.map(([at]) => at);
   const values = all.map(([, value]) => value);
   const [t0, t1] = [Math.min(...times), Math.max(...times)];
-  const [least, most] = [Math.min(...values), Math.max(...values)];
+  const least = Math.min(...values);
+  // One first mini-batch of many seconds must not flatten all that came after it.
+  const usual = values.toSorted((a, b) => a - b)[Math.floor(values.length * 0.95)];
+  const most = close ? Math.min(Math.max(...values), usual * 1.5) : Math.max(...values);
   // What hardly varies is looked at closely: a few percent are what matters.
   const low = close && least > most * 0.7 ? least - (most - least || most * 0.05) * 1.5 : min;
   const high = max ?? (low > min ? most + (most - least || most * 0.05) : most * 1.15);
@@ -81,7 +84,7 @@ export function lineChart(series, { format, label, close = false, time, height =
     picture.append(svg("text", { x: x(at), y: height - 6, "text-anchor": anchor }, time(at)));
   }
   for (const one of series) {
-    const points = one.points.map(([at, value]) => [x(at), known(value) ? y(value) : null]);
+    const points = one.points.map(([at, value]) => [x(at), known(value) ? y(Math.min(value, high)) : null]);
     picture.append(svg("path", { d: path(points), class: `line ${one.kind}` }));
   }
   return picture;

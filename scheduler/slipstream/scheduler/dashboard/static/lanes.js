@@ -79,6 +79,11 @@ export function draw(pen, lanes, moves, sight) {
   const top = (lane) => AXIS + (lane - first) * LANE - offset;
   pen.font = `12px ${look.font}`;
   pen.textBaseline = "middle";
+  const scale = { x, from_s, to_s, width, height, left };
+  ticks(scale, (px) => {
+    pen.fillStyle = look.line;
+    pen.fillRect(px, AXIS, 1, height);
+  });
   for (let lane = first; lane < Math.min(lanes.length, first + number + 1); lane += 1) {
     const one = lanes[lane];
     const y = top(lane);
@@ -95,8 +100,11 @@ export function draw(pen, lanes, moves, sight) {
       bar(pen, span, boxOf(span, y, x), hot, look);
     }
   }
+  cover(pen, { width, height: AXIS }, look);
   arrows(pen, lanes, moves, { top, x, first, last: first + number, from_s, to_s }, look);
-  axis(pen, { x, from_s, to_s, width, height, left }, look);
+  pen.textAlign = "center";
+  pen.fillStyle = look.muted;
+  ticks(scale, (px, at) => pen.fillText(clock(at), px, AXIS / 2));
 }
 
 function label(pen, lane, y, named, left, look) {
@@ -158,19 +166,19 @@ function arrows(pen, lanes, moves, { top, x, first, last, from_s, to_s }, look) 
   }
 }
 
-function axis(pen, { x, from_s, to_s, width, height, left }, look) {
+/** What scrolled above the first lane goes under the axis. */
+function cover(pen, { width, height }, look) {
   pen.fillStyle = look.surface;
-  pen.fillRect(0, 0, width, AXIS);
+  pen.fillRect(0, 0, width, height);
   pen.fillStyle = look.line;
-  pen.fillRect(0, AXIS, width, 1);
+  pen.fillRect(0, height, width, 1);
+}
+
+/** Round times in sight, as many as fit. */
+function ticks({ x, from_s, to_s, width, left }, act) {
   const step = [10, 30, 60, 120, 300, 600, 900, 1800].find((one) => (to_s - from_s) / one <= Math.max(2, (width - left) / 110)) ?? 3600;
-  pen.textAlign = "center";
   for (let at = Math.ceil(from_s / step) * step; at <= to_s; at += step) {
     const px = x(at);
-    if (px < left + 26 || px > width - 30) continue;
-    pen.fillStyle = look.muted;
-    pen.fillText(clock(at), px, AXIS / 2);
-    pen.fillStyle = look.line;
-    pen.fillRect(px, AXIS, 1, height - AXIS);
+    if (px >= left + 26 && px <= width - 30) act(px, at);
   }
 }

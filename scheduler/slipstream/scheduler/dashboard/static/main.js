@@ -85,8 +85,9 @@ function keys(event) {
   else if (event.key >= "1" && event.key <= "4") location.hash = `#/${ORDER[event.key - 1]}`;
   else if (event.key === "?") $("help").showModal();
   else if (event.key === "/") {
-    if (route()[0] !== "queue") location.hash = "#/queue";
-    requestAnimationFrame(() => requestAnimationFrame(() => document.querySelector("input[type=search]")?.focus()));
+    location.hash = "#/queue";
+    show(); // now, not when the browser tells of the new address: the field is to have the focus
+    document.querySelector("input[type=search]")?.focus();
   } else return;
   event.preventDefault();
 }
