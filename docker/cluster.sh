@@ -121,7 +121,9 @@ slurm_folders() {
   install -d /var/lib/slurm/slurmd
 }
 
-as_slurm() { setpriv --reuid slurm --regid slurm --init-groups "$@"; }
+# Not a function: in the background that would be a shell, and the daemon its child.
+# shellcheck disable=SC2034 # for those who source this
+as_slurm=(setpriv --reuid slurm --regid slurm --init-groups)
 
 # Until the first of them ends: then the container does, and its engine says so.
 stay() {

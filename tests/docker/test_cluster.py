@@ -79,6 +79,12 @@ def test_a_guest_runs_beside_an_owner_of_all_gpus(controller: Container) -> None
     assert "slot:1" in shown
     eventually(lambda: "gpu " in controller.shell(f"cat /shared/guest-{guest} || true"))
     assert controller.shell(f"cat /shared/guest-{guest}").split()[1] in set("0123")
+    if "torch-python" in work:  # both train, side by side
+        for path in (f"/shared/owner-{owner}", f"/shared/guest-{guest}"):
+            eventually(
+                lambda path=path: "mini-batch 50/" in controller.run("cat", path), patience_s=240
+            )
+        assert controller.told("why", guest)["why"]["training"]["minibatch"] >= 1
 
     def seen() -> bool:
         listed = {str(one["job"]): one for one in controller.told("jobs")["jobs"]}

@@ -25,9 +25,7 @@ from slipstream.core.commands import (
     Extend,
     GiveBack,
     MakeGuest,
-    Resize,
     Save,
-    Start,
     Upgrade,
     Withdraw,
 )
@@ -250,33 +248,6 @@ def test_only_who_can_go_on_elsewhere_is_moved_and_only_where_all_is_enforced(
             assert [job.restorable for job in told] == [True]
             assert move.size or not {*move.origin} & {*move.target}
         assert len(state.moves) <= MOST_AT_ONCE
-
-
-@settings(deadline=None)
-@given(lively)
-def test_sizes_stay_within_what_was_said(history: list[Event]) -> None:
-    """Only who said so is resized, to a size it said; who waits goes back to what it asked for.
-
-    On the node that it left nobody is started sooner than Slurm lets it.
-    """
-    machine = Machine(RULES)
-    for event in history:
-        commands = machine.handle(event)
-        state = machine.state
-        for move in state.moves.values():
-            if move.size:
-                least, most = state.requests[move.token].elastic or (0, 0)
-                assert least <= move.size <= most
-                assert state.requests[move.token].role is Role.OWNER
-        for one in commands:
-            if isinstance(one, Start):
-                move = state.moves[one.key]
-                assert (one.size, one.at_once) == (move.size, move.target != move.origin)
-            if isinstance(one, Resize):
-                asked = state.requests[one.token]
-                assert one.key not in state.moves
-                assert state.jobs[one.key].phase is Phase.WAITING
-                assert one.size == asked.gpus.count < asked.size
 
 
 @settings(deadline=None)

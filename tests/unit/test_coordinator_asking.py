@@ -181,3 +181,11 @@ def test_a_gang_is_asked_ahead_of_what_its_other_nodes_hear(tmp_path: Path) -> N
     assert asking.ask_gang(pages, wait, Together(after=40)).armed_for_minibatch == 0
     free = replace(asked, request=Request.NONE)
     assert asking.ask_gang(pages, free, Together(notice_s=0.5)).armed_for_minibatch == 0
+
+
+def test_a_page_that_nobody_claimed_does_not_send_a_gang_on(tmp_path: Path) -> None:
+    """A batch script has one: who stands still is parked where it stands, as on its other nodes."""
+    (rank, _), pages = ranks(tmp_path, 1, 0)
+    rank.to(1, Phase.PAUSED)
+    asked = Directive(epoch=3, request=Request.PARK)
+    assert asking.ask_gang(pages, asked, Together(notice_s=0.5)).armed_for_minibatch == 0

@@ -72,6 +72,17 @@ def test_the_stream_resumes_whoever_is_restarted(pair: tuple[Hall, Coordinator])
         assert here.counters.refused_links.total() == 0
 
 
+def test_the_kill_switch_reaches_other_hosts(pair: tuple[Hall, Coordinator]) -> None:
+    """Thrown at the scheduler's before the node came, taken back while it is there."""
+    here, node = pair
+    here.orders.switch(off=True)
+    with open_hall(here):
+        assert eventually(lambda: "switched off by the scheduler" in node.log())
+        here.orders.switch(off=True)
+        here.orders.switch(off=False)
+        assert eventually(lambda: "switched on by" in node.log())
+
+
 def test_a_scheduler_of_another_cluster_is_not_told(pair: tuple[Hall, Coordinator]) -> None:
     """The log says whose it is."""
     here, node = pair

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import socket
 from typing import TYPE_CHECKING
 
 import pytest
@@ -95,8 +96,14 @@ def test_a_folder_that_cannot_be_written_harms_nobody(
 
 def test_metrics_say_cluster_host_and_job(tmp_path: Path) -> None:
     """On everything that a coordinator tells; and its guest is in the map."""
-    with coordinated_node("--cluster=deep", f"--dcgm-job-dir={tmp_path}/map") as node:
+    with socket.create_server(("127.0.0.2", 0)) as probe:
+        port = probe.getsockname()[1]
+    by_tcp = ("--metrics-address=127.0.0.2", f"--metrics-port={port}")
+    with coordinated_node("--cluster=deep", f"--dcgm-job-dir={tmp_path}/map", *by_tcp) as node:
         node.ask(job=5)
+        with socket.create_connection(("127.0.0.2", port), 30) as scrape:
+            scrape.sendall(b"GET /metrics HTTP/1.1\r\nHost: node\r\n\r\n")
+            assert "slipstream_link_up{" in scrape.makefile().read()
         told = node.metrics(labelled=True)
         assert all('cluster="deep"' in name and 'host="n1"' in name for name in told)
         phase = {'job="5"', 'jobid="5"', 'phase="unclaimed"'}

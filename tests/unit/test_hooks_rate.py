@@ -25,21 +25,26 @@ def test_a_neighbours_copies_wait_for_one_piece_at_most(
     Nor is the engine ours for more than half of the time while a GPU is emptied and filled again.
     """
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    piece_ns = CHUNK_BYTES * 2.5
     with simulated_node(memory_mib=100, copy_bytes_per_s=400_000_000) as path:
         monkeypatch.setenv(ENVIRONMENT_VARIABLE, str(path))
         with occupancy.open_gpu() as gpu, gpu.allocate(80 * MIB), workers(path, 0) as (neighbour,):
-            emptying = threading.Thread(target=_leave_and_come_back, args=(devices.current(),))
-            began_ns = time.monotonic_ns()
-            emptying.start()
-            waits_ns = []
-            while emptying.is_alive():
-                waits_ns.append(neighbour.ask("copy", nbytes=MIB // 2))
-            took_ns = time.monotonic_ns() - began_ns
-            ours_ns = gpu.usage().copying_ns
-    piece_ns = CHUNK_BYTES * 2.5
-    assert 0 < max(waits_ns) <= piece_ns
-    assert ours_ns == pytest.approx(2 * 80 * MIB * 2.5, rel=0.01)
-    assert took_ns >= 1.8 * (ours_ns - piece_ns)
+
+            def has_waited() -> bool:
+                before_ns, began_ns = gpu.usage().copying_ns, time.monotonic_ns()
+                emptying = threading.Thread(target=_leave_and_come_back, args=(devices.current(),))
+                emptying.start()
+                waits_ns = []
+                while emptying.is_alive():
+                    waits_ns.append(neighbour.ask("copy", nbytes=MIB // 2))
+                took_ns = time.monotonic_ns() - began_ns
+                ours_ns = gpu.usage().copying_ns - before_ns
+                assert ours_ns == pytest.approx(2 * 80 * MIB * 2.5, rel=0.01)
+                assert took_ns >= 1.8 * (ours_ns - piece_ns)
+                assert max(waits_ns) <= piece_ns
+                return bool(max(waits_ns) > 0)
+
+            assert any(has_waited() for _ in range(6)), "on a busy machine they may not meet"
 
 
 def _leave_and_come_back(device: devices.Device) -> None:

@@ -234,6 +234,27 @@ def test_where_there_is_too_little_for_all_guests_have_it_by_turns() -> None:
     assert had == {2, 3, 4}
 
 
+def test_a_guest_that_loads_takes_nothing_from_those_that_train() -> None:
+    """One point goes around among two; the third, which imports for a minute, joins them then."""
+    world = World(cost=lambda share: share / 60).gpus("a")
+    for job in (2, 3):
+        world.arrive(guest(job))
+    world.arrive(guest(4), loading_s=60)
+    world.arrive(owner(1))
+    world.run(10)
+    for _ in range(40):
+        world.run(1)
+        assert world.share(4) == 0
+        steps = world.machine.gpus["a"].steps
+        assert steps
+        assert steps.total_pct == 0 or world.share(2) + world.share(3) > 0
+    had = set()
+    for _ in range(60):
+        world.run(1)
+        had |= {job for job in (2, 3, 4) if world.share(job)}
+    assert had == {2, 3, 4}
+
+
 def test_guests_beside_an_owner_whom_even_the_least_slows_stand_still() -> None:
     """They are tried again after the hold."""
     world = World(cost=lambda share: 0.2 if share else 0.0).gpus("a")

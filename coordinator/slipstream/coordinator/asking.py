@@ -74,8 +74,10 @@ def _ahead(pages: Sequence[Block], notice_s: float) -> int:
 
 
 def _all_stand(pages: Sequence[Block]) -> bool:
+    """Whether all that train stand after the same one; a batch script has a page and no phase."""
     done = _refreshed(pages)
-    return len(set(done)) == 1 and all(page.progress.phase in _STANDING for page in pages)
+    standing = [page.progress.phase in _STANDING for page in pages if _trains(page)]
+    return len(set(done)) == 1 and all(standing)
 
 
 def why_not_rebind(seat: Seat | None, pages: Sequence[Block]) -> str:

@@ -51,5 +51,9 @@ class Listener:
                 call = Call(str(order["from"]), bool(order["runs"]), int(order["after"]))
                 if self._coordinator.gangs.called(job_id, call, time.monotonic()):
                     self._coordinator.settle()  # now: its other nodes do so, too
+            case "switch":
+                self._coordinator.switch.told(thrown=bool(order["off"]))
+                self._coordinator.settle()
             case other:
-                raise ValueError(f"order {other!r}, known are save, hosts, discard and turn")
+                known = "save, hosts, discard, turn and switch"
+                raise ValueError(f"order {other!r}, known are {known}")

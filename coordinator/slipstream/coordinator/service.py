@@ -87,7 +87,9 @@ async def _servers(coordinator: Coordinator) -> list[asyncio.Server]:
     ]
     if settings.metrics_port:
         servers.append(
-            await asyncio.start_server(metrics.serve, "127.0.0.1", settings.metrics_port)
+            await asyncio.start_server(
+                metrics.serve, settings.metrics_address, settings.metrics_port
+            )
         )
     return servers
 

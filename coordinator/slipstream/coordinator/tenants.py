@@ -123,13 +123,10 @@ class Tenants:
         started_ticks, uid = self._procfs.started_ticks(pid), self._procfs.real_uid(pid)
         # Nodes of a sandbox share a machine, and those of two sandboxes their names.
         here = (environment.get("SLURMD_NODENAME"), environment.get("SLIPSTREAM_GPU_STATE", ""))
-        if (
-            here != (self._node, self._gpu_state)
-            or not job.isdigit()
-            or not started_ticks
-            or uid is None
-        ):
+        if here != (self._node, self._gpu_state) or not job.isdigit():
             return None
+        if not started_ticks or uid is None:
+            return None  # it has just ended
         number = environment.get("SLURM_LOCALID", "")
         task = Task(
             step=step,

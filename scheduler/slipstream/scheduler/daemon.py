@@ -65,6 +65,7 @@ if TYPE_CHECKING:
 
     from slipstream.core.events import Event
     from slipstream.core.rules import Rules
+    from slipstream.scheduler.engine import Counters
     from slipstream.scheduler.messages import Told
     from slipstream.scheduler.settings import Settings
     from slipstream.scheduler.sink import AdviceSink
@@ -166,6 +167,7 @@ class Daemon:
         self._historian = Historian(settings.state_dir, self._engine.estimator.families.learn)
         self._engine.asked = self._historian.submitted
         self._watcher = Watcher(slurm, self._poller, self._deliver)
+        self._door = door_for(settings, self._engine.counters, self._trusted)
         self._supervisor = Supervisor(os.environ)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._ending: _Ending | None = None
@@ -220,9 +222,9 @@ class Daemon:
         ticks = [self._tick(), self._dashboard.feed.run()]
         tasks += [asyncio.create_task(one) for one in ticks]
         servers = []
-        if self._settings.listen:
+        if self._door:
             port = door.listen(address(self._settings.listen))
-            servers.append(await reports.serve_hosts(port, self._door()))
+            servers.append(await reports.serve_hosts(port, self._door))
             _LOG.info("coordinators of other hosts are heard at %s", self._settings.listen)
         # Last: who finds this socket finds everything else.
         servers.append(await reports.serve(peers.listen(run_dir / "events.sock", _ROOT_ONLY)))
@@ -241,25 +243,13 @@ class Daemon:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _door(self) -> door.Door:
-        """For other hosts; without the cluster's name nobody could tell which of them are ours."""
-        known = site.read(os.environ)
-        cluster = self._settings.cluster or known.cluster
-        if not cluster:
-            raise StartError("listen needs the cluster's name: set cluster, or SLURM_CONF")
-        munge = Munge(self._settings.munge_socket or known.munge_socket)
-        try:
-            munge.open(munge.seal(b"", os.geteuid()))
-        except MungeError as error:
-            raise StartError(f"listen needs munged: {error}") from error
-        return door.Door(self._engine.counters, link.Party(munge, cluster, self._trusted))
-
     async def _tick(self) -> None:
         while True:
             await asyncio.sleep(self._settings.tick_s)
             self._supervisor.alive()
             try:
                 self._engine.tick()
+                self._orders.switch(off=self._engine.machine.state.switched_off)
                 self._historian.tick()
                 self._copies.tick(self._engine.machine.state)
                 self._engine.counters.runs_written = self._historian.written
@@ -322,6 +312,22 @@ class Daemon:
         if self._loop is not None and self._ending is not None:
             self._ending.code = 1
             self._loop.call_soon_threadsafe(self._ending.event.set)
+
+
+def door_for(settings: Settings, counters: Counters, trusted: frozenset[int]) -> door.Door | None:
+    """For other hosts; without the cluster's name nobody could tell which of them are ours."""
+    if not settings.listen:
+        return None
+    known = site.read(os.environ)
+    cluster = settings.cluster or known.cluster
+    if not cluster:
+        raise StartError("listen needs the cluster's name: set cluster, or SLURM_CONF")
+    munge = Munge(settings.munge_socket or known.munge_socket)
+    try:
+        munge.open(munge.seal(b"", os.geteuid()))
+    except MungeError as error:
+        raise StartError(f"listen needs munged: {error}") from error
+    return door.Door(counters, link.Party(munge, cluster, trusted))
 
 
 def replayed(journal: Journal) -> Machine:

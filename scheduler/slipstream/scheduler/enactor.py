@@ -50,7 +50,11 @@ _MOST_AT_ONCE: Final = 1_000
 _TRIES: Final = 30
 _BETWEEN_TRIES_S: Final = 1.0
 _BREATH_S: Final = 0.05
-"""After a batch: what comes in a burst gathers meanwhile, what comes alone does not wait."""
+_LONG_BREATH_S: Final = 0.15
+_MANY: Final = 10
+"""After a batch: what comes in a burst gathers meanwhile, what comes alone does not wait. So many
+entries are a burst, whose next ones are written together: the fewer commits, the less is written
+again and again."""
 
 Result = tuple[int, Outcome, str]
 Deed = Save | Requeue | Start | Resize | MakeGuest | Extend | Upgrade | GiveBack
@@ -167,7 +171,7 @@ class Enactor:
                 return
             if last:
                 return
-            time.sleep(_BREATH_S)
+            time.sleep(_LONG_BREATH_S if len(batch) >= _MANY else _BREATH_S)
 
     def _batch(self, first: Entry) -> tuple[list[Entry], bool]:
         batch = [first]

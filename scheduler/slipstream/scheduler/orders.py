@@ -41,6 +41,7 @@ class Orders:
         self._listeners: dict[str, tuple[asyncio.AbstractEventLoop, Channel]] = {}
         self._open: dict[str, tuple[float, Save]] = {}
         self._lock = threading.Lock()
+        self._off: bool | None = None
         self._clock = clock
         self._began_s = clock()
 
@@ -55,6 +56,9 @@ class Orders:
                 if now_s - at_s < PATIENCE_S[Stage.SAVING]
             }
             unanswered = [order for _, order in self._open.values() if order.node == node]
+            off = self._off
+        if off is not None:
+            loop.call_soon_threadsafe(channel.write, _switch(off=off))
         for order in unanswered:
             loop.call_soon_threadsafe(channel.write, _line(order))
 
@@ -63,6 +67,14 @@ class Orders:
         with self._lock:
             if self._listeners.get(node, (None, None))[1] is channel:
                 del self._listeners[node]
+
+    def switch(self, *, off: bool) -> None:
+        """Tell all nodes how the kill switch is, if that is new; who comes later is told then."""
+        with self._lock:
+            told, self._off = self._off, off
+            there = list(self._listeners.values())
+        for loop, channel in there if told is not off else ():
+            loop.call_soon_threadsafe(channel.write, _switch(off=off))
 
     def save(self, order: Save) -> None:
         """Have a job saved; raises `SinkError` if its node does not listen."""
@@ -122,6 +134,10 @@ class Orders:
 def _line(order: Save) -> bytes:
     line = {"v": 1, "order": "save", "job_id": order.job_id, "number": order.number}
     return _raw(line)
+
+
+def _switch(*, off: bool) -> bytes:
+    return _raw({"v": 1, "order": "switch", "job_id": 0, "off": off})
 
 
 def _raw(line: Mapping[str, object]) -> bytes:

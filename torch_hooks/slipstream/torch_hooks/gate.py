@@ -13,7 +13,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any, Protocol
 
-from slipstream.torch_hooks import cuda_runtime, native, which_device
+from slipstream.torch_hooks import courtesy, cuda_runtime, native, which_device
 from slipstream.torch_hooks.bucket import Bucket
 from slipstream.torch_hooks.native_gate import NativeGate
 from slipstream.torch_hooks.owner_watch import OwnerWatch
@@ -44,6 +44,7 @@ class Gate(Protocol):
 
 def install(block: Block, notes: Notes) -> Gate:
     """The best gate there is for this process, kept to the share that its page says."""
+    courtesy.yield_processor(block)  # whoever is to be spared on the GPU is on the cores, too
     occupancy = which_device.occupancy()
     if occupancy is None and which_device.cuda():
         return _OnCuda(block, notes)
