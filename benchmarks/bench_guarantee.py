@@ -128,9 +128,11 @@ class Node:
 
 
 def _rate(before: Progress, after: Progress, seconds: float) -> float:
+    """Of a job that stood still at either end of the window, its last boundary says little."""
     done = after.minibatches - before.minibatches
     took_s = (after.last_boundary_ns - before.last_boundary_ns) / 1e9
-    return done / (took_s if done and took_s > seconds / 2 else seconds)
+    steady = abs(took_s - seconds) < seconds / 20
+    return done / (took_s if done and steady else seconds)
 
 
 def _measured(workload: str, home: Path) -> dict[str, Any]:

@@ -33,7 +33,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except RanksError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
-    with _joined(place):
+    with joined(place):
         return train.run(settings, Joined(place), local_rank=place.local_rank)
 
 
@@ -62,7 +62,8 @@ class Joined:
 
 
 @contextmanager
-def _joined(place: Place) -> Iterator[None]:
+def joined(place: Place) -> Iterator[None]:
+    """Join the other ranks for a while."""
     # Left to itself gloo takes the interface that the host's name resolves to: often loopback.
     interface = ranks.interface_towards(place.address)
     if interface is not None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -66,20 +67,26 @@ class Coordinator:
         """Ask at the node socket, as a task of job 7 unless told otherwise."""
         return ask(self.run_dir, **words)
 
-    def metrics(self) -> dict[str, float]:
-        """What Prometheus would read, by name with labels."""
+    def metrics(self, *, labelled: bool = False) -> dict[str, float]:
+        """What Prometheus would read, by name with labels; those that all have only if wanted."""
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
             connection.connect(str(self.run_dir / "metrics.sock"))
             connection.sendall(b"GET /metrics HTTP/1.1\r\nHost: node\r\n\r\n")
             text = connection.makefile().read()
         lines = text.split("\n\n", 1)[1].splitlines()
         pairs = (line.rpartition(" ") for line in lines if line and not line.startswith("#"))
-        return {name: float(value) for name, _, value in pairs}
+        told = {name: float(value) for name, _, value in pairs}
+        return told if labelled else {_own_labels(name): value for name, value in told.items()}
 
     def _end(self, number: signal.Signals) -> int:
         assert self.process
         self.process.send_signal(number)
         return self.process.wait(timeout=20)
+
+
+def _own_labels(name: str) -> str:
+    kept = re.sub(r'(?<=[{,])(cluster|host|jobid)="[^"]*",?', "", name)
+    return kept.replace(",}", "}").removesuffix("{}")
 
 
 @contextlib.contextmanager

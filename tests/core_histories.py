@@ -30,10 +30,15 @@ def _role_of(number: int) -> Role:
 
 
 def _asked(number: int) -> Request:
-    """Every fourth job shares with nobody, the fifth must not be moved, two are `auto`."""
+    """Every fourth job shares with nobody, the fifth must not be moved, two are `auto`.
+
+    The sixth is elastic.
+    """
     asked = replace(request(number, role=_role_of(number)), shares=number % 4 != 0)
     if number in (2, 7):
         asked = replace(asked, job_class=JobClass.AUTO, may_be_guest=True)
+    if number == 6:
+        asked = replace(asked, elastic=(1, 4))
     return replace(asked, moves=number != 5, account="lab" if number > 4 else "shop")
 
 
@@ -178,7 +183,7 @@ _HELD = events.ClusterSeen(
 
 def _enforced(shares: tuple[tuple[str, float], ...]) -> list[tuple[Event, float]]:
     """A full cluster that carries everything out: two owners that can move, an `auto` job waits."""
-    rules = Rules(mode=Mode.ENFORCE, shares=shares, guest_after_s=5.0)
+    rules = Rules(mode=Mode.ENFORCE, shares=shares, guest_after_s=5.0, grow_after_s=10.0)
     owners = [
         replace(holds(str(number), _asked(number), 0, 1, name=name), number=number)
         for number, name in ((6, "n1"), (4, "n2"))
@@ -199,6 +204,29 @@ def _enforced(shares: tuple[tuple[str, float], ...]) -> list[tuple[Event, float]
     told.append(_guest_reported(0.0))
     begun: list[Event] = [events.RulesChanged(0.0, rules), look, *told]
     return [(one, 0.5) for one in begun]
+
+
+@st.composite
+def elastic_seen(draw: st.DrawFn) -> events.ClusterSeen:
+    """The elastic job runs with some GPUs, on the node it was on or on another, or waits."""
+    size = draw(st.integers(1, 4))
+    asked = replace(_asked(6), size=draw(st.sampled_from([0, size])))
+    name = draw(st.sampled_from(["n1", "n1", "n2"]))
+    seen = replace(holds("6", asked, *range(size), name=name), number=6)
+    if draw(st.integers(0, 2)) == 0:
+        seen = replace(sight("6", asked, reason="BeginTime"), number=6)
+    seen = replace(seen, submitted_at_s=draw(st.sampled_from([6, 6, 7])))
+    line = replace(sight("92", None, reason="Resources"), wants_gpus=draw(st.integers(1, 4)))
+    queue = draw(st.integers(0, 3))
+    jobs = (seen, line) if queue == 0 else (seen,)
+    return events.ClusterSeen(at_s=0.0, jobs=jobs, jobs_gone=("92",) if queue == 1 else ())
+
+
+@st.composite
+def saved(draw: st.DrawFn) -> events.JobSaved:
+    """A node answers, perhaps to a question of before."""
+    number, problem = draw(st.sampled_from([1, 1, 2])), draw(st.sampled_from(["", "", "no room"]))
+    return events.JobSaved(at_s=0.0, node="n1", job_id="6", number=number, problem=problem)
 
 
 @st.composite
@@ -226,6 +254,8 @@ lively = st.builds(
                 changed_nodes(),
                 changed_nodes(),
                 st.just(_HELD),
+                elastic_seen(),
+                saved(),
                 st.builds(_guest_reported, st.sampled_from([5.0, 70.0, 200.0])),
                 st.just(events.TimerFired(0.0)),
                 requests(),
@@ -233,7 +263,7 @@ lively = st.builds(
                 reports(),
                 st.sampled_from([events.ModeChanged(0.0, mode) for mode in Mode]),
             ),
-            st.floats(0, 20),
+            st.floats(0, 20) | st.just(60.0),
         ),
         min_size=1,
         max_size=15,

@@ -37,13 +37,16 @@ def built() -> Path:
     return folder
 
 
+def fresh(name: str) -> Path:
+    """One of them under a name that nobody has loaded: it has books of its own."""
+    return Path(shutil.copy(built() / f"{name}.so", built() / f"{name}-{next(_numbers)}.so"))
+
+
 class Rig:
     """An allocator and a runtime with books of their own: each is loaded from its own file."""
 
     def __init__(self, **settings: object) -> None:
-        number = next(_numbers)
-        self.library = shutil.copy(built() / "pool.so", built() / f"pool-{number}.so")
-        self.runtime = shutil.copy(built() / "cudart.so", built() / f"cudart-{number}.so")
+        self.library, self.runtime = fresh("pool"), fresh("cudart")
         before = dict(os.environ)
         os.environ.update({f"STUB_CUDA_{name.upper()}": str(one) for name, one in settings.items()})
         self.stub = ctypes.CDLL(str(self.runtime))

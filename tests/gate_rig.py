@@ -44,7 +44,12 @@ def used_share(seconds: float, work: Callable[[], object]) -> float:
     return (time.process_time() - began_cpu_s) / (time.monotonic() - began_s)
 
 
-def eventually(condition: Callable[[], bool], *, within_s: float = 30.0) -> bool:
+def in_some_round(holds: Callable[[], bool], rounds: int = 6) -> bool:
+    """Whether it is seen at least once: a busy machine gives a process less than its share."""
+    return any(holds() for _ in range(rounds))
+
+
+def eventually(condition: Callable[[], bool], *, within_s: float = 90.0) -> bool:
     """Whether it comes true."""
     deadline = time.monotonic() + within_s
     while time.monotonic() < deadline:

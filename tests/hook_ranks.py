@@ -20,8 +20,10 @@ from slipstream.wire.control_block import Identity, Role
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from slipstream.wire.control_block import Directive
+
 INJECT = Path(hook_blocks.__file__).with_name("inject")
-LIMIT_S = 60.0
+LIMIT_S = 180.0
 BEGIN = """
 import os, random, sys, time, torch
 import torch.distributed as dist
@@ -81,8 +83,10 @@ class Ranks:
 
 
 @contextlib.contextmanager
-def training(program: str, count: int, folder: Path) -> Iterator[Ranks]:
-    """`count` ranks that run the program between BEGIN and END."""
+def training(
+    program: str, count: int, folder: Path, *, ask: Directive | None = None
+) -> Iterator[Ranks]:
+    """`count` ranks that run the program between BEGIN and END, asked for this from the start."""
     pages: list[blocks.Block] = []
     processes: list[subprocess.Popen[str]] = []
     with socket.socket() as free:
@@ -93,6 +97,8 @@ def training(program: str, count: int, folder: Path) -> Iterator[Ranks]:
             *(7, "0", rank, os.getuid(), Role.OWNER, "shared", "t", ("GPU-a",), os.getpid(), 1)
         )
         pages.append(blocks.create(folder / "blocks", identity, lease_until_ns=1 << 62))
+        if ask is not None:
+            pages[-1].direct(ask)
     ranks = Ranks(pages, processes, folder / "stop")
     plain = {
         name: value for name, value in os.environ.items() if not name.startswith("SLIPSTREAM_")

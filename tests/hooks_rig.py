@@ -20,7 +20,7 @@ FOREVER_NS = 1 << 62
 
 def phase_becomes(seen: blocks.Block, phase: Phase) -> bool:
     """Wait for a training to come to a phase."""
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 90
     while time.monotonic() < deadline:
         seen.refresh()
         if seen.progress.phase == phase:

@@ -36,6 +36,13 @@ class Worker:
             self._gpu.launch(duration_us=duration_us)
         return count
 
+    def copy(self, nbytes: int) -> int:
+        """Queue a copy; for how long from now on it waits for those before it."""
+        work = self._gpu.copy_async(nbytes)
+        queued_ns = time.monotonic_ns()
+        work.wait()
+        return work.times_ns().start_ns - queued_ns
+
     def allocate(self, nbytes: int) -> int:
         """Take memory."""
         self._held.append(self._gpu.allocate(nbytes))

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 INJECT = Path(hook_blocks.__file__).with_name("inject")
 FOREVER_NS = 1 << 62
 GPU = "GPU-a"
-PATIENCE_S = 60.0
+PATIENCE_S = 180.0
 
 
 @dataclass

@@ -16,9 +16,10 @@ from core_world import RULES, machine
 from slipstream.scheduler import peers
 from slipstream.scheduler.api import Api
 from slipstream.scheduler.daemon import web_server
+from slipstream.scheduler.dashboard.site import Dashboard
 from slipstream.scheduler.engine import Engine
 from slipstream.scheduler.event_socket import EventSocket
-from slipstream.scheduler.messages import Discarded
+from slipstream.scheduler.messages import Discarded, TurnsCalled
 from slipstream.scheduler.orders import Orders
 from slipstream.scheduler.submit_socket import SubmitSocket
 
@@ -42,6 +43,8 @@ class Served:
     entries: list[Entry] = field(default_factory=list)
     holds: bool = False
     orders: Orders = field(default_factory=Orders)
+    url: str = ""
+    """Of the dashboard, if it was asked for."""
 
     def tell(self, *events: Event) -> None:
         """Events, in the loop's thread as always."""
@@ -67,9 +70,15 @@ class Served:
 
 @contextlib.contextmanager
 def served(
-    folder: Path, *nodes: NodeSight, trusted: frozenset[int] | None = None
+    folder: Path,
+    *nodes: NodeSight,
+    trusted: frozenset[int] | None = None,
+    web: bool = False,
 ) -> Iterator[Served]:
-    """The three sockets in `folder`, around a machine that knows these nodes."""
+    """The three sockets in `folder`, around a machine that knows these nodes.
+
+    With `web` also a port of loopback, as `api_port` has it.
+    """
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, daemon=True)
     thread.start()
@@ -77,7 +86,10 @@ def served(
     engine = Engine(machine(*nodes, rules=RULES), entries.append, folder / "disable")
     rig = Served(folder, engine, loop, entries)
     uids = frozenset({0, os.geteuid()}) if trusted is None else trusted
-    stop = asyncio.run_coroutine_threadsafe(_serve(rig, uids), loop).result(10)
+    listener = socket.create_server(("127.0.0.1", 0)) if web else None
+    if listener:
+        rig.url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+    stop = asyncio.run_coroutine_threadsafe(_serve(rig, uids, listener), loop).result(10)
     try:
         yield rig
     finally:
@@ -87,31 +99,45 @@ def served(
         loop.close()
 
 
-async def _serve(rig: Served, uids: frozenset[int]) -> Any:  # noqa: ANN401 (what stops it)
+async def _serve(rig: Served, uids: frozenset[int], port: socket.socket | None) -> Any:  # noqa: ANN401 (what stops it)
     def told(report: Told) -> None:
-        if not isinstance(report, Discarded):
+        if isinstance(report, TurnsCalled):
+            rig.orders.call(report)
+        elif not isinstance(report, Discarded):
             rig.engine.take(report)
 
     submit = SubmitSocket(rig.engine, uids, lambda: rig.holds)
     reports = EventSocket(rig.engine.counters, uids, told, rig.orders)
-    app = Api(
-        rig.engine, lambda: 0, uids, told, lambda: "hold" if rig.holds else "board"
-    ).application()
-    web = web_server(app)
-    listener = peers.listen(rig.run_dir / "api.sock", 0o666)
-    task = asyncio.create_task(web.serve([listener]))
+
+    def carrier() -> str:
+        return "hold" if rig.holds else "board"
+
+    dashboard = Dashboard(rig.engine, carrier)
+    rig.engine.watch = dashboard.watch
+    app = Api(rig.engine, lambda: 0, uids, told, carrier, dashboard=dashboard).application()
+    listeners = [peers.listen(rig.run_dir / "api.sock", 0o666), *([port] if port else [])]
+    webs = [web_server(app) for _ in listeners]
+    tasks = [
+        asyncio.create_task(web.serve([one])) for web, one in zip(webs, listeners, strict=True)
+    ]
+    feed = asyncio.create_task(dashboard.feed.run())
     end_submissions = submit.serve(peers.listen(rig.run_dir / "submit.sock", 0o600))
     server = await reports.serve(peers.listen(rig.run_dir / "events.sock", 0o600))
-    while not web.started:  # noqa: ASYNC110 (uvicorn has no event for it)
+    while not all(web.started for web in webs):  # noqa: ASYNC110 (uvicorn has no event for it)
         await asyncio.sleep(0.01)
 
     async def stop() -> None:
         end_submissions()
         server.close()
         await server.wait_closed()
-        web.should_exit = True
-        await task
-        listener.close()
+        dashboard.feed.close()
+        feed.cancel()
+        for web in webs:
+            web.should_exit = True
+        await asyncio.gather(*tasks)
+        await asyncio.gather(feed, return_exceptions=True)
+        for one in listeners:
+            one.close()
 
     return stop
 

@@ -8,16 +8,17 @@ import os
 import shutil
 import subprocess
 import tempfile
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from coordinator_rig import Coordinator, coordinated_node
 from slipstream.wire import control_block
-from slipstream.wire.control_block import Directive, Down
+from slipstream.wire.control_block import Directive, Down, Progress, Up
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
 
 @dataclass
@@ -72,8 +73,23 @@ def slurm_node(*words: str, gpu_count: int = 2) -> Iterator[Slurm]:
 
 def directive(page: Path) -> Directive:
     """What a page asks for."""
+    return control_block.read_directive(_whole(Down, page))
+
+
+def progress(page: Path) -> Progress:
+    """What a page says of its process."""
+    return control_block.read_progress(_whole(Up, page))
+
+
+def _whole(half: type[Up | Down], page: Path) -> Sequence[int]:
+    """A half of a page; on a busy machine its writer may stand between two writes for a while."""
 
     def words(first: int, count: int) -> list[int]:
         return memoryview(page.read_bytes()).cast("Q").tolist()[first : first + count]
 
-    return control_block.read_directive(control_block.read_half(Down, words))
+    deadline_s = time.monotonic() + 30
+    while time.monotonic() < deadline_s:
+        if read := control_block.read_half(half, words):
+            return read
+        time.sleep(0.001)
+    raise AssertionError(f"nobody ends what was begun in {page}")

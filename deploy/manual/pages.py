@@ -65,8 +65,10 @@ def _commands(
 ) -> Iterator[tuple[tuple[str, ...], click.Command]]:
     yield words, command
     if isinstance(command, click.Group):
-        for name, one in sorted(command.commands.items()):
-            yield from _commands((*words, name), one)
+        context = click.Context(command)
+        for name in sorted(command.list_commands(context)):
+            if one := command.get_command(context, name):
+                yield from _commands((*words, name), one)
 
 
 def _options(command: click.Command, context: click.Context) -> Iterator[str]:

@@ -88,8 +88,37 @@ fetch() { # into the folder $1
   (cd "$1" && "${apt[@]}" update && "${apt[@]}" source --only-source "$package=$source_version") \
     >"$cache/fetch.log" 2>&1 || {
     line=$(grep -m1 '^E:' "$cache/fetch.log" || tail -1 "$cache/fetch.log")
-    give_up "apt-get source $package=$source_version failed: $line (log: $cache/fetch.log)"
+    pieces "$1" "${apt[@]}" >>"$cache/fetch.log" 2>&1 ||
+      give_up "apt-get source $package=$source_version failed: $line (log: $cache/fetch.log)"
   }
+}
+
+# An archive that lost a source package's description may still have its two parts. Their
+# checksums are in its signed index: what has them is the source, wherever it was found.
+pieces() { # into the folder $1, with apt as in the other arguments
+  local into=$1 helper=/usr/lib/apt/apt-helper uri file sum archive found tree=$1/$package-$upstream
+  shift
+  mkdir -p "$tree"
+  "$@" --print-uris source --only-source "$package=$source_version" >"$into/uris" || return 1
+  grep "^'" "$into/uris" >"$into/parts" || return 1
+  while read -r uri file _ sum; do
+    [ "${file%.dsc}" = "$file" ] || continue
+    found=
+    for uri in "${uri//\'/}" $(apt-get indextargets \
+      --format "\$(REPO_URI)pool/main/${package:0:1}/$package/$file" | sort -u); do
+      "$helper" download-file "$uri" "$into/$file" "$sum" && found=$file && break
+    done
+    [ -n "$found" ] || return 1
+    case $file in
+      *.orig.tar.*) tar -xf "$into/$file" --strip-components=1 -C "$tree" ;;
+      *.debian.tar.*) tar -xf "$into/$file" -C "$tree" ;;
+      *) return 1 ;;
+    esac
+  done <"$into/parts"
+  [ -f "$tree/debian/patches/series" ] || return 1
+  grep -v '^#' "$tree/debian/patches/series" | while read -r archive _; do
+    [ -z "$archive" ] || patch -d "$tree" -p1 --quiet --batch <"$tree/debian/patches/$archive" || return 1
+  done
 }
 
 if [ ! -f "$tree/.configured" ]; then
@@ -113,8 +142,9 @@ say "building the wrapper for $package $version"
 mkdir -p "$folder"
 fresh=$(mktemp "$folder/.select-XXXXXX")
 # Its own SONAME and a hard dependency: the loader must take the stock object for another one.
+# Every sbatch loads it, so that it has two segments and nothing to be bound before it is used.
 gcc -std=gnu11 -D_GNU_SOURCE -O2 -g -Wall -Wextra -Wno-unused-parameter -Werror \
-  -fPIC -shared -Wl,-z,relro -Wl,-z,lazy \
+  -fPIC -shared -nostartfiles -Wl,-z,lazy -Wl,-z,noseparate-code -Wl,-z,norelro -Wl,-Bsymbolic \
   -I"$tree" -I"$sources" "-DSTOCK_BUILD_ID=\"$build_id\"" "$sources"/*.c -o "$fresh" \
   -Wl,-soname,slipstream_select_cons_tres.so \
   -Wl,--no-as-needed "$stock" -Wl,-rpath,"$(dirname "$stock")" -ldl || {

@@ -10,9 +10,11 @@
  * memory, no log line in normal running, no state that grows.
  */
 #include <dlfcn.h>
+#include <errno.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "advice_board.h"
 #include "slurm_compat.h"
@@ -40,30 +42,44 @@ static struct slip_board* board(void);
 static void add_node(const char* name, void* context);
 static int preferring(JOB_TEST_PARAMETERS, const bitstr_t* mask);
 
+static bool find_stock(void);
+
+static bool fits; /* it is slurmctld that has loaded this, with the stock plugin it was built for */
 static job_test_fn stock_job_test;
 static int (*stock_reconfigure)(void);
 
 /* With another stock plugin behind it than the one it was built beside, or none, this one does not
  * load, and Slurm takes the stock one itself from the next folder of PluginDir. Every command loads
- * it: not a word is printed here. */
+ * it, and asks it nothing: not a word is printed here, and only slurmctld pays for the look. */
 extern int init(void) {
+  int (*stock_init)(void) = (int (*)(void))dlsym(RTLD_NEXT, "init");
+  if (!stock_init) return SLURM_ERROR;
+  if (strcmp(program_invocation_short_name, "slurmctld") == 0) {
+    if (!find_stock() || !slip_has_build_id(stock_job_test, STOCK_BUILD_ID)) return SLURM_ERROR;
+    fits = true;
+  }
+  return stock_init();
+}
+
+static bool find_stock(void) {
   stock_job_test = (job_test_fn)dlsym(RTLD_NEXT, "select_p_job_test");
   stock_reconfigure = (int (*)(void))dlsym(RTLD_NEXT, "select_p_reconfigure");
-  int (*stock_init)(void) = (int (*)(void))dlsym(RTLD_NEXT, "init");
-  if (!stock_job_test || !stock_init || !slip_has_build_id(stock_job_test, STOCK_BUILD_ID))
-    return SLURM_ERROR;
-  return stock_init();
+  return stock_job_test != NULL;
 }
 
 /* slurmctld alone calls this, at its start and when it is reconfigured: the daemon may know. */
 extern int select_p_reconfigure(void) {
-  slip_board_sign(board());
+  if (fits)
+    slip_board_sign(board());
+  else
+    find_stock();
   return stock_reconfigure ? stock_reconfigure() : SLURM_SUCCESS;
 }
 
 extern int select_p_job_test(JOB_TEST_PARAMETERS) {
   bitstr_t* mask = NULL;
   int result;
+  if (!fits) return find_stock() ? stock_job_test(JOB_TEST_ARGUMENTS(candidates)) : SLURM_ERROR;
   switch (advice_for(job, mode, min_nodes, bit_size(nodes), &mask)) {
     case SLIP_REQUIRE:
       bit_and(nodes, mask);

@@ -55,6 +55,7 @@ def main() -> int:
                 tell(f"  BROKEN: {sentence}")
             tell(
                 f"round {number}: {time.monotonic() - began_s:.0f} s, moved {outcome.moved}, "
+                f"resized {outcome.resized}, "
                 f"begun anew {outcome.restarts}, broken {len(outcome.violations)}"
             )
             if outcome.violations and asked.keep:
@@ -75,6 +76,7 @@ def report(outcomes: dict[int, Outcome], asked: argparse.Namespace) -> int:
         "moments_missed": sum(one.missed for one in outcomes.values()),
         "moves_asked": sum(one.moves_asked for one in outcomes.values()),
         "moved": sum(one.moved for one in outcomes.values()),
+        "resized": sum(one.resized for one in outcomes.values()),
         "jobs": sum(one.jobs for one in outcomes.values()),
         "restarts": sum(one.restarts for one in outcomes.values()),
         "minibatches": sum(one.minibatches for one in outcomes.values()),

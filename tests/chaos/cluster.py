@@ -29,12 +29,13 @@ TRAINING: Final = Path(__file__).with_name("training.py")
 PAUSE_MS: Final = 100
 PATIENCE_S: Final = 240.0
 ROLES: Final = {
-    "mover": ("--slip-class=shared", "--gres=gpu:1"),
+    "mover": ("--slip-class=shared", "--gres=gpu:1", "--slip-elastic=1-2"),
     "turns": ("--slip-class=shared", "--gres=slot:1", "--nodelist=n1"),
     "guest": ("--slip-class=opportunistic", "--gres=slot:1"),
     "plain": ("--gres=gpu:1",),
 }
-"""What is said to sbatch: owners to be moved, guests of one node, a guest that gives way."""
+"""What is said to sbatch: owners to be moved or resized (they use one GPU whatever they have),
+guests of one node, a guest that gives way."""
 _COPIED = re.compile(r"(\d+)-[^/]*/r\d+-m0*(\d+)/rank-0-of-1\.json")
 _OVER: Final = frozenset({"COMPLETED", "FAILED", "NODE_FAIL", "CANCELLED", "TIMEOUT"})
 

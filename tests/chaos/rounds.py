@@ -29,7 +29,13 @@ OPTIONS: Final[Mapping[str, Any]] = {
     "enforce": True,
     "turn_s": 2.0,
     "checkpoint_every_s": 5.0,
-    "scheduler": {"lease_s": "20", "poll_slowest_s": "2", "poll_away_s": "2"},
+    # Who grows is the plan's to say.
+    "scheduler": {
+        "lease_s": "20",
+        "poll_slowest_s": "2",
+        "poll_away_s": "2",
+        "grow_after_s": "86400",
+    },
 }
 LOAD: Final = {"mover": 3, "turns": 3, "guest": 1, "plain": 1}
 _ENDS_S: Final = 420.0
@@ -44,6 +50,7 @@ class Outcome:
     missed: int = 0
     moves_asked: int = 0
     moved: int = 0
+    resized: int = 0
     jobs: int = 0
     restarts: int = 0
     minibatches: int = 0
@@ -107,7 +114,8 @@ def struck(
         struck=len(plan),
         missed=striker.missed,
         moves_asked=striker.moves_asked,
-        moved=sum(" ".join(cluster.story(one)).count("moved, ") for one in cluster.jobs),
+        moved=_times(cluster, "moved, "),
+        resized=_times(cluster, "trains with "),
         jobs=len(told),
         restarts=_restarts(told),
         minibatches=sum(len(one.lines) for one in told),
@@ -121,6 +129,10 @@ def load(cluster: Cluster) -> None:
         for _ in range(count):
             cluster.submit(role)
     cluster.until(lambda: all(job.lines() for job in cluster.jobs))
+
+
+def _times(cluster: Cluster, text: str) -> int:
+    return sum(" ".join(cluster.story(one)).count(text) for one in cluster.jobs)
 
 
 def _restarts(told: Sequence[Told]) -> int:

@@ -24,9 +24,10 @@ MOMENT_S: Final = 25.0
 """How long a moment is waited for: without it the fault strikes all the same, and that is told."""
 _BEGINS_S: Final = 60.0
 _BETWEEN_MOVES_S: Final = 65.0
-_MOVES_TEXT: Final = "moves to"
+_BEGUN: Final = ("moves to", "is to train with")
 _LEAVES_TEXT: Final = "requeued"
 _TIMES_ASKED: Final = 2
+_MOST_GPUS: Final = 2
 _ACCEPTED: Final = 200
 
 
@@ -63,7 +64,7 @@ class Striker:
             if fault.kind is Kind.RAMDISK_FULL:
                 for folder in self._ramdisk(job):
                     stack.enter_context(covered(folder, full=True))
-            if not self._asked(job):
+            if not self._asked(job, resizes=round(fault.pick * 100) % 2 == 1):
                 self.missed += 1
                 return f"job {job.number} does not move"
             came = self._cluster.until(
@@ -161,12 +162,17 @@ class Striker:
         self._struck_at_s[job.number] = time.monotonic()
         return job
 
-    def _asked(self, job: Job) -> bool:
-        """Have it moved, as soon as that can be."""
-        body = json.dumps({"job": job.number})
+    def _asked(self, job: Job, *, resizes: bool) -> bool:
+        """Have it moved, as soon as that can be; or resized, if there is room for it."""
+        body = {"job": job.number}
+
+        def accepts(what: str, **more: int) -> bool:
+            answer = self._cluster.asks(f"POST {what}", json.dumps({**body, **more}))
+            return answer.get("status") == _ACCEPTED
 
         def moves() -> bool:
-            return self._cluster.asks("POST /v1/move", body).get("status") == _ACCEPTED
+            other = 1 if self._cluster.why(job).get("gpus") == _MOST_GPUS else _MOST_GPUS
+            return (resizes and accepts("/v1/resize", gpus=other)) or accepts("/v1/move")
 
         self.moves_asked += 1
         return self._cluster.until(lambda: job.over or moves(), 2 * MOMENT_S) and not job.over
@@ -176,7 +182,7 @@ class Striker:
         story = " ".join(self._cluster.story(job, asked_at_s))
         match moment:
             case Moment.SAVING:
-                return _MOVES_TEXT in story
+                return any(text in story for text in _BEGUN)
             case Moment.LEAVING:
                 return _LEAVES_TEXT in story
             case Moment.PLACING:

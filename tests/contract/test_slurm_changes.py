@@ -63,6 +63,20 @@ def test_a_pending_job_changes_shape(bench: Bench) -> None:
     ]
 
 
+def test_another_count_of_the_same_gres_is_one_request(bench: Bench) -> None:
+    """With its start, and back again: never a moment in which the job asks for nothing."""
+    job = running(bench, gres_per_node=(Gres("gpu", count=1),), required_nodes=("n1",))
+    for count, node in ((2, "n2"), (1, "n1")):
+        bench.slurm.requeue(job.ref)
+        until(bench, job.ref, JobState.PENDING)
+        counts = (Gres("gpu", count=count),)
+        change = JobUpdate(gres_counts=counts, start_at_s="now", required_nodes=(node,))
+        bench.slurm.update(job.ref, change)
+        job = until(bench, job.ref, JobState.RUNNING)
+        assert job.asked.per_node == counts
+        assert [(one.node, one.gres[0].count) for one in job.holds] == [(node, count)]
+
+
 def test_new_gres_are_all_a_job_asks_for(bench: Bench) -> None:
     """Also if it asked for GPUs as a whole: nothing of the old request is left."""
     job_id = submit(bench, held=True, gpus=Gres("gpu", count=2))

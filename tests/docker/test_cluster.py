@@ -10,6 +10,8 @@ import pytest
 from docker.containers import RELEASES, eventually
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from docker.containers import Container
 
 pytestmark = [pytest.mark.docker, pytest.mark.timeout(300)]
@@ -81,9 +83,7 @@ def test_a_guest_runs_beside_an_owner_of_all_gpus(controller: Container) -> None
     assert controller.shell(f"cat /shared/guest-{guest}").split()[1] in set("0123")
     if "torch-python" in work:  # both train, side by side
         for path in (f"/shared/owner-{owner}", f"/shared/guest-{guest}"):
-            eventually(
-                lambda path=path: "mini-batch 50/" in controller.run("cat", path), patience_s=240
-            )
+            eventually(_has_trained(controller, path), patience_s=240)
         assert controller.told("why", guest)["why"]["training"]["minibatch"] >= 1
 
     def seen() -> bool:
@@ -98,6 +98,10 @@ def test_a_guest_runs_beside_an_owner_of_all_gpus(controller: Container) -> None
     assert told
     assert controller.run("slipstream", "why", guest, user="user")
     eventually(lambda: guest in str(controller.told("gpus")))
+
+
+def _has_trained(controller: Container, path: str) -> Callable[[], bool]:
+    return lambda: "mini-batch 50/" in controller.run("cat", path)
 
 
 def test_slurmctld_follows_the_board(controller: Container) -> None:

@@ -19,7 +19,7 @@ ROOMS = sorted(
     for path in ROOT.glob("*/slipstream")
     if not path.parent.name.startswith((".", "build"))
 )
-SOURCE_SUFFIXES = {".py", ".c", ".h", ".sh", ".lua"}
+SOURCE_SUFFIXES = {".py", ".c", ".h", ".sh", ".lua", ".js", ".css", ".html"}
 
 
 def tracked_files() -> list[Path]:

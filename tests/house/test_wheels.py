@@ -13,6 +13,7 @@ import pytest
 pytestmark = pytest.mark.house
 
 ROOT = Path(__file__).parents[2]
+STATIC = "scheduler/slipstream/scheduler/dashboard/static"
 
 
 @pytest.fixture(scope="module")
@@ -58,6 +59,14 @@ def test_the_source_of_the_estimators_forest_travels_along(wheels: dict[str, Pat
     names = contents(wheels["slurm_slipstream"])
     assert "slipstream/estimator/native/forest.c" in names
     assert not {name for name in names if name.endswith(".so")}
+
+
+def test_the_dashboards_parts_travel_along(wheels: dict[str, Path]) -> None:
+    """The page and all that it asks for."""
+    parts = {path.name for path in (ROOT / STATIC).iterdir()}
+    assert {"index.html", "main.js", "base.css"} <= parts
+    names = contents(wheels["slurm_slipstream"])
+    assert {f"slipstream/scheduler/dashboard/static/{name}" for name in parts} <= names
 
 
 def test_the_main_wheel_never_asks_for_torch(wheels: dict[str, Path]) -> None:

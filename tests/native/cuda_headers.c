@@ -17,11 +17,32 @@ _Static_assert(offsetof(struct cudaMemLocation, id) == offsetof(struct slip_cuda
                "id");
 _Static_assert(sizeof(enum cudaMemoryAdvise) == sizeof(int), "enumerations are numbers");
 _Static_assert(sizeof(cudaStream_t) == sizeof(void*), "streams are pointers");
+_Static_assert(sizeof(cudaEvent_t) == sizeof(void*), "events are pointers");
+_Static_assert((int)cudaErrorNotReady == SLIP_CUDA_NOT_READY, "not ready");
+_Static_assert(cudaEventDefault == SLIP_CUDA_EVENT_DEFAULT, "an event with its time");
+_Static_assert(cudaEventDisableTiming == SLIP_CUDA_EVENT_WITHOUT_TIME, "and one without");
+_Static_assert(cudaStreamNonBlocking == SLIP_CUDA_STREAM_NON_BLOCKING, "a stream of its own");
+_Static_assert((int)cudaStreamCaptureStatusNone == SLIP_CUDA_CAPTURE_NONE, "no capture");
+_Static_assert((int)cudaStreamCaptureModeRelaxed == SLIP_CUDA_CAPTURE_RELAXED, "relaxed");
+_Static_assert(sizeof(enum cudaStreamCaptureStatus) == sizeof(int), "a status is a number");
+_Static_assert(sizeof(enum cudaStreamCaptureMode) == sizeof(int), "a mode is a number");
 
 cudaError_t (*slip_malloc)(void**, size_t) = cudaMalloc;
 cudaError_t (*slip_managed)(void**, size_t, unsigned) = cudaMallocManaged;
 cudaError_t (*slip_free)(void*) = cudaFree;
 cudaError_t (*slip_last_error)(void) = cudaGetLastError;
+cudaError_t (*slip_event_create)(cudaEvent_t*, unsigned) = cudaEventCreateWithFlags;
+cudaError_t (*slip_event_destroy)(cudaEvent_t) = cudaEventDestroy;
+cudaError_t (*slip_event_record)(cudaEvent_t, cudaStream_t) = cudaEventRecord;
+cudaError_t (*slip_event_query)(cudaEvent_t) = cudaEventQuery;
+cudaError_t (*slip_event_elapsed)(float*, cudaEvent_t, cudaEvent_t) = cudaEventElapsedTime;
+cudaError_t (*slip_stream_create)(cudaStream_t*, unsigned) = cudaStreamCreateWithFlags;
+cudaError_t (*slip_wait_event)(cudaStream_t, cudaEvent_t, unsigned) = cudaStreamWaitEvent;
+cudaError_t (*slip_is_capturing)(cudaStream_t,
+                                 enum cudaStreamCaptureStatus*) = cudaStreamIsCapturing;
+cudaError_t (*slip_exchange_mode)(enum cudaStreamCaptureMode*) =
+    cudaThreadExchangeStreamCaptureMode;
+cudaError_t (*slip_host_function)(cudaStream_t, void (*)(void*), void*) = cudaLaunchHostFunc;
 #if CUDART_VERSION >= 13000
 _Static_assert(SLIP_CUDA_FIRST_WITH_LOCATIONS == 13000, "locations");
 _Static_assert((int)cudaMemLocationTypeHost == SLIP_CUDA_LOCATION_HOST, "host");

@@ -8,6 +8,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 enum { SUCCESS = 0, INVALID_VALUE = 1, NO_MEMORY = 2, NOT_SUPPORTED = 801, DEVICES = 4, HOST = -1 };
 
@@ -158,6 +159,137 @@ int cudaMemPrefetchAsync(const void* begin, size_t bytes, uint64_t where, uint64
   if (version >= 13000 && (uint32_t)fourth != 0) return told(INVALID_VALUE);
   return bring(begin, bytes, place_of(where));
 }
+
+/* --- a device with one queue, in which kernels of known length run one after the other
+ * ----------*/
+
+enum { NOT_READY = 600, CAPTURE_UNSUPPORTED = 900, RELAXED = 2 };
+
+struct event {
+  uint64_t done_ns; /* 0: never recorded */
+};
+
+struct host_function {
+  uint64_t at_ns;
+  void (*function)(void*);
+  void* data;
+};
+
+static uint64_t free_from_ns, busy_ns, forbidden, events;
+static int capturing, refuses_events;
+static _Thread_local int capture_mode;
+
+static uint64_t now_ns(void) {
+  struct timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+static uint64_t drained_ns(void) {
+  uint64_t now = now_ns();
+  return free_from_ns > now ? free_from_ns : now;
+}
+
+/* While something is captured, only who says that it knows what it does may call. */
+static int allowed(void) {
+  if (!capturing || capture_mode == RELAXED) return SUCCESS;
+  forbidden++;
+  return CAPTURE_UNSUPPORTED;
+}
+
+int cudaEventCreateWithFlags(struct event** out, unsigned flags) {
+  if (flags & ~2u || refuses_events) return told(INVALID_VALUE);
+  *out = calloc(1, sizeof **out);
+  __atomic_add_fetch(&events, 1, __ATOMIC_RELAXED);
+  return *out ? SUCCESS : told(NO_MEMORY);
+}
+
+int cudaEventDestroy(struct event* event) {
+  __atomic_sub_fetch(&events, 1, __ATOMIC_RELAXED);
+  free(event);
+  return SUCCESS;
+}
+
+int cudaEventRecord(struct event* event, void* stream) {
+  (void)stream;
+  if (!event || refuses_events) return told(INVALID_VALUE);
+  pthread_mutex_lock(&lock);
+  event->done_ns = drained_ns();
+  pthread_mutex_unlock(&lock);
+  return told(allowed());
+}
+
+int cudaEventQuery(struct event* event) {
+  if (!event || allowed()) return told(event ? CAPTURE_UNSUPPORTED : INVALID_VALUE);
+  return event->done_ns <= now_ns() ? SUCCESS : told(NOT_READY);
+}
+
+int cudaEventElapsedTime(float* ms, const struct event* begin, const struct event* end) {
+  if (!begin->done_ns || !end->done_ns) return told(INVALID_VALUE);
+  if (begin->done_ns > now_ns() || end->done_ns > now_ns()) return told(NOT_READY);
+  *ms = (float)((double)(int64_t)(end->done_ns - begin->done_ns) / 1e6);
+  return SUCCESS;
+}
+
+/* One stream beside the program's, which has nothing to do but to wait. */
+static uint64_t beside_waits_until_ns;
+
+int cudaStreamCreateWithFlags(void** out, unsigned flags) {
+  if (flags != 1 || refuses_events) return told(INVALID_VALUE);
+  return *out = &beside_waits_until_ns, SUCCESS;
+}
+
+int cudaStreamWaitEvent(void* stream, const struct event* event, unsigned flags) {
+  if (stream != &beside_waits_until_ns || flags) return told(INVALID_VALUE);
+  return beside_waits_until_ns = event->done_ns, SUCCESS;
+}
+
+int cudaStreamIsCapturing(void* stream, int* status) {
+  *status = capturing && stream == NULL;
+  return SUCCESS;
+}
+
+int cudaThreadExchangeStreamCaptureMode(int* mode) {
+  int before = capture_mode;
+  capture_mode = *mode;
+  return *mode = before, SUCCESS;
+}
+
+static void* call_later(void* data) {
+  struct host_function* one = data;
+  struct timespec until = {.tv_sec = (time_t)(one->at_ns / 1000000000u),
+                           .tv_nsec = (long)(one->at_ns % 1000000000u)};
+  clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, NULL);
+  one->function(one->data);
+  free(one);
+  return NULL;
+}
+
+/* Called by a thread of the driver's when all before it is done. */
+int cudaLaunchHostFunc(void* stream, void (*function)(void*), void* data) {
+  struct host_function* one = malloc(sizeof *one);
+  if (!one || stream != &beside_waits_until_ns) return free(one), told(INVALID_VALUE);
+  *one = (struct host_function){.at_ns = beside_waits_until_ns, .function = function, .data = data};
+  pthread_t thread;
+  if (pthread_create(&thread, NULL, call_later, one)) return free(one), told(INVALID_VALUE);
+  pthread_detach(thread);
+  return SUCCESS;
+}
+
+/* A kernel of this length is queued. */
+void stub_launch(uint64_t duration_ns) {
+  pthread_mutex_lock(&lock);
+  free_from_ns = drained_ns() + duration_ns;
+  busy_ns += duration_ns;
+  pthread_mutex_unlock(&lock);
+}
+
+uint64_t stub_busy_ns(void) { return busy_ns; }
+uint64_t stub_drained_ns(void) { return drained_ns(); }
+uint64_t stub_events(void) { return events; }
+uint64_t stub_forbidden(void) { return forbidden; }
+void stub_capture(int on) { capturing = on; }
+void stub_refuse_events(int on) { refuses_events = on; }
 
 /* --- for tests ---------------------------------------------------------------------------------*/
 

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given, settings
@@ -15,6 +16,9 @@ from cluster_histories import SHARES, Step, histories, lived, rules
 from slipstream.core.cluster.jobs import Standing
 from slipstream.core.cluster.rules import ClusterRules
 from slipstream.core.reasons import Reason
+
+if TYPE_CHECKING:
+    from slipstream.core.cluster.ground import Ground
 
 pytestmark = pytest.mark.property
 
@@ -80,6 +84,23 @@ def test_nobody_is_starved(history: list[Step]) -> None:
     assert not ledger.brain.jobs, [
         (job.ref, job.reason, job.ask.gpus) for job in ledger.brain.jobs.values()
     ]
+
+
+@settings(deadline=None)
+@given(histories, rules)
+def test_what_is_kept_counted_is_what_a_count_finds(history: list[Step], by: ClusterRules) -> None:
+    """Only what differs is counted after an event, and nothing is lost on the way."""
+    ground = lived(history, by).brain.ground
+    kept = _counts(ground)
+    for node in range(len(ground.names)):
+        ground.count(node)
+    assert kept == _counts(ground)
+
+
+def _counts(ground: Ground) -> list[object]:
+    buckets = [ground.free, ground.roomy, ground.unowned, ground.quiet, ground.full]
+    at = [dict(one.at) for one in [*buckets, *ground.takeable.values()]]
+    return [at, [list(one.upwards(0, 99)) for one in buckets], list(ground.worst)]
 
 
 PROGRAM = """

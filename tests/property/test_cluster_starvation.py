@@ -31,6 +31,7 @@ class Crowd:
     """Short jobs that come and end, each after its time on a GPU."""
 
     ledger: Ledger
+    job_class: JobClass = JobClass.SHARED
     came: int = 0
     left_s: dict[str, float] = field(default_factory=dict)
 
@@ -48,15 +49,16 @@ class Crowd:
             self.came += 1
             ref = f"short{self.came}"
             self.left_s[ref] = SHORT_S
-            ledger.came(ask(ref, at_s=ledger.now_s, use_pct=95.0, tenant="ab"[self.came % 2]))
+            tenant = "ab"[self.came % 2]
+            ledger.came(ask(ref, 1, self.job_class, at_s=ledger.now_s, use_pct=95.0, tenant=tenant))
             if until_sits in ledger.seats:
                 return True
         return False
 
 
-def crowded(rules: ClusterRules = RULES) -> Crowd:
+def crowded(rules: ClusterRules = RULES, job_class: JobClass = JobClass.SHARED) -> Crowd:
     """Three nodes of four GPUs that are full of them."""
-    crowd = Crowd(cluster(3, 4, rules))
+    crowd = Crowd(cluster(3, 4, rules), job_class)
     crowd.live(2 * SHORT_S)
     return crowd
 
@@ -69,6 +71,38 @@ def test_nobody_is_too_large_to_have_a_turn(gpus: int, job_class: JobClass, late
     crowd.live(later * EVERY_S)
     crowd.ledger.came(ask("large", gpus, job_class, at_s=crowd.ledger.now_s, use_pct=95.0))
     assert crowd.live(2 * RULES.overdue_s, until_sits="large")
+
+
+@settings(deadline=None, max_examples=10)
+@given(st.integers(2, 12), st.integers(2, 12))
+def test_gangs_start_one_after_the_other_where_nobody_can_be_parked(one: int, two: int) -> None:
+    """All others are guaranteed as well: what is there is kept until it is enough."""
+    crowd = crowded(job_class=JobClass.GUARANTEED)
+    for name, gpus in (("one", one), ("two", two)):
+        crowd.ledger.came(
+            ask(name, gpus, JobClass.GUARANTEED, at_s=crowd.ledger.now_s, use_pct=95.0)
+        )
+    for name in ("one", "two"):
+        assert name in crowd.ledger.seats or crowd.live(2 * SHORT_S, until_sits=name)
+        if len(crowd.ledger.seats.keys() & {"one", "two"}) == 1:
+            crowd.ledger.left(name)
+
+
+@settings(deadline=None, max_examples=10)
+@given(st.integers(2, 12))
+def test_no_tenants_small_jobs_have_all_of_its_quota_for_ever(gpus: int) -> None:
+    """A large one that has waited for its quota keeps them back, also if it is larger than that."""
+    rules = replace(RULES, shares=(("a", 1.0), ("b", 1.0)))
+    crowd = crowded(rules, JobClass.GUARANTEED)
+    crowd.ledger.came(ask("gang", gpus, JobClass.GUARANTEED, at_s=crowd.ledger.now_s, use_pct=95.0))
+    assert crowd.live(RULES.patience_s + 3 * SHORT_S, until_sits="gang")
+
+
+def test_without_reservations_a_guaranteed_gang_waits_for_ever() -> None:
+    """What they are for: small guaranteed jobs would take each GPU that becomes free."""
+    crowd = crowded(replace(RULES, without=frozenset({Rule.RESERVATIONS})), JobClass.GUARANTEED)
+    crowd.ledger.came(ask("gang", 8, JobClass.GUARANTEED, at_s=crowd.ledger.now_s, use_pct=95.0))
+    assert not crowd.live(20 * SHORT_S, until_sits="gang")
 
 
 @settings(deadline=None, max_examples=10)

@@ -22,7 +22,7 @@ MINIBATCHES = 300
 PLAN = [
     Fault(Kind.COORDINATOR, Moment.PARKED, 6.0, 0.0),  # longer than a lease
     Fault(Kind.SHARED_GONE, Moment.PLACING, 6.0, 0.0),
-    Fault(Kind.SLURMD, Moment.SAVING, 1.0, 0.0),
+    Fault(Kind.SLURMD, Moment.SAVING, 1.0, 0.01),  # a hundredth that is odd: resized, not moved
     Fault(Kind.SWITCH, Moment.LEAVING, 2.0, 0.0),
     Fault(Kind.TRAINER, Moment.STANDING, 0.0, 0.0),
     Fault(Kind.TWO_MOVES, Moment.SAVING, 0.0, 0.0),

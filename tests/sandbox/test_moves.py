@@ -17,12 +17,12 @@ import pytest
 
 from run_rig import SCRIPT, alone, losses
 from sandbox.jobs import sbatch, wait_for
-from sandbox.trainings import slipstream, why
+from sandbox.trainings import slipstream, story, until, why
 from slipstream.sandbox import Sandbox, SandboxError, Shape
 from slipstream.sandbox.select_plugin import plugin_dir
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
 pytestmark = pytest.mark.sandbox
 
@@ -40,14 +40,6 @@ def box(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
         yield sandbox
 
 
-def until(box: Sandbox, job: str, condition: Callable[[], object]) -> None:
-    """Wait for something to be so of a job; not for ever."""
-    deadline_s = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline_s, f"{why(box, job)}"
-        time.sleep(0.5)
-
-
 def trains(
     box: Sandbox,
     folder: Path,
@@ -55,10 +47,11 @@ def trains(
     *,
     slip_class: str = "shared",
     gres: str = "gpu:1",
+    epochs: int = EPOCHS,
 ) -> str:
     """The training with the two lines as a job; returns once it can be restored."""
     folder.mkdir()
-    words = [sys.executable, SCRIPT, f"--epochs={EPOCHS}", f"--pause-ms={pause_ms}"]
+    words = [sys.executable, SCRIPT, f"--epochs={epochs}", f"--pause-ms={pause_ms}"]
     script = f"export LOSSES={folder}/losses; echo $$ > {folder}/pid; exec {shlex.join(words)}"
     flags = (f"--slip-class={slip_class}", f"--gres={gres}")
     job = sbatch(box, folder / "out", *flags, script=script)
@@ -83,11 +76,6 @@ def told(box: Sandbox, job: str) -> dict[str, Any]:
 def node_of(box: Sandbox, job: str) -> str:
     """Where it runs."""
     return box.run("squeue", "-h", "-j", job, "-o", "%N").stdout.strip()
-
-
-def story(box: Sandbox, job: str) -> str:
-    """All that happened to it."""
-    return "\n".join(str(line["text"]) for line in why(box, job).get("story", ()))
 
 
 def refused(box: Sandbox, job: str) -> str:

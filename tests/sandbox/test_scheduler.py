@@ -178,6 +178,23 @@ def test_a_submission_is_answered_found_and_confirmed(rig: Rig, eventually: Even
     }
 
 
+def test_the_dashboard_follows_real_slurm(rig: Rig) -> None:
+    """It tells of the nodes, then of a job on a GPU; the daemon ends while somebody looks on."""
+    transport = httpx.HTTPTransport(uds=str(rig.folder / "run" / "api.sock"))
+    with httpx.Client(transport=transport, base_url="http://x", timeout=60) as client:
+        assert "<title>Slipstream</title>" in client.get("/").text
+        with client.stream("GET", "/v1/live") as live:
+            told = (json.loads(one[6:]) for one in live.iter_lines() if one.startswith("data: "))
+            first = next(told)
+            assert [row[0] for row in first["nodes"]] == ["n1", "n2"]
+            devices = first["columns"]["nodes"].index("devices")
+            owner = first["columns"]["devices"].index("owner")
+            job = rig.sbatch("--gres=gpu:1", "--nodelist=n2")
+            rows = (row for one in told for row in one["nodes"] if row[0] == "n2")
+            next(row for row in rows if job in [gpu[owner] for gpu in row[devices]])
+            assert rig.end() == 0
+
+
 def test_why_explains_a_waiting_job_beside_slurm(rig: Rig, eventually: Eventually) -> None:
     """All GPUs are owned: our reason, Slurm's reason, in one answer, on the terminal too."""
     for name in ("n1", "n2"):

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import shlex
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,8 @@ import progress
 from sandbox.jobs import sbatch
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from slipstream.sandbox import Sandbox
 
 TRAIN = Path(progress.__file__).with_name("train.py")
@@ -35,6 +38,21 @@ def why(box: Sandbox, job: str) -> dict[str, Any]:
     """What is said of one job; nothing of one that is not known."""
     found: dict[str, Any] = (slipstream(box, "why", job) or {}).get("why", {})
     return found
+
+
+def story(box: Sandbox, job: str) -> str:
+    """All that happened to it."""
+    return "\n".join(str(line["text"]) for line in why(box, job).get("story", ()))
+
+
+def until(
+    box: Sandbox, job: str, condition: Callable[[], object], patience_s: float = 60.0
+) -> None:
+    """Wait for something to be so of a job; not for ever."""
+    deadline_s = time.monotonic() + patience_s
+    while not condition():
+        assert time.monotonic() < deadline_s, f"{why(box, job)}"
+        time.sleep(0.5)
 
 
 def trains(box: Sandbox, output: Path, *words: str, before: str = "") -> str:

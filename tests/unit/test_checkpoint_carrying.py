@@ -15,7 +15,7 @@ import pytest
 
 from checkpoint_rig import FIRST, SECOND, THIRD, Training, equal, saved
 from slipstream.torch_hooks.checkpoint import carry, generations, own
-from slipstream.torch_hooks.checkpoint.errors import DamagedError
+from slipstream.torch_hooks.checkpoint.errors import CheckpointError, DamagedError
 from slipstream.torch_hooks.checkpoint.generations import Shard
 from slipstream.torch_hooks.checkpoint.restoring import restore, sources
 
@@ -101,6 +101,51 @@ def test_tasks_that_train_apart_and_programs_own_files_are_carried(tmp_path: Pat
     assert carry.carry_all(tmp_path / "here", tmp_path / "there") == len(b"state")
     ((_, folder),) = own.newest(tmp_path / "there/task-1", pytest.fail)
     assert (folder / "mine.pt").read_bytes() == b"state"
+
+
+@pytest.mark.parametrize("late", [0, 1])
+def test_nothing_is_carried_before_all_ranks_have_saved(tmp_path: Path, late: int) -> None:
+    """The job is ended as soon as it was carried: half a generation would be all that is left.
+
+    The first rank writes the model and comes last, mostly; the others have little to write.
+    """
+    here, there = tmp_path / "here", tmp_path / "there"
+    saved(here, FIRST, shard=Shard(1 - late, 2))
+    assert carry.carry_all(here, there, ranks=2) == 0
+    assert generations.generations(there) == []
+    saved(here, FIRST, shard=Shard(late, 2))
+    assert carry.carry_all(here, there, ranks=2) > 0
+    assert generations.complete(there) == [FIRST]
+
+
+def test_nothing_is_carried_before_all_tasks_that_train_apart_have_saved(tmp_path: Path) -> None:
+    """Each task has a folder; the one that is slower must not begin anew."""
+    here, there = tmp_path / "here", tmp_path / "there"
+    saved(here, FIRST)
+    (here / "task-1").mkdir()
+    assert carry.carry_all(here, there, ranks=2) == 0
+    saved(here / "task-1", SECOND)
+    assert carry.carry_all(here, there, ranks=2) > 0
+    assert generations.complete(there) == [FIRST]
+    assert generations.complete(there / "task-1") == [SECOND]
+
+
+def test_ranks_that_saved_different_mini_batches_are_not_carried(tmp_path: Path) -> None:
+    """Nothing could go on from that: the job stays."""
+    here, there = tmp_path / "here", tmp_path / "there"
+    for rank, generation in ((0, FIRST), (1, SECOND)):
+        saved(here, generation, shard=Shard(rank, 2))
+    words = [str(here), str(there), "--patience-s", "0.05", "--ranks", "2"]
+    assert carry.main(words) == 1
+    assert generations.complete(there) == []
+
+
+def test_a_part_of_ranks_of_several_nodes_is_no_whole_one(tmp_path: Path) -> None:
+    """Whoever asked is told so, instead of that it was saved."""
+    here, there = tmp_path / "here", tmp_path / "there"
+    saved(here, FIRST, shard=Shard(0, 2))
+    with pytest.raises(CheckpointError, match="lacks ranks"):
+        carry.carry_all(here, there, ranks=1)
 
 
 def test_nothing_to_carry_is_no_error(tmp_path: Path) -> None:

@@ -85,6 +85,27 @@ def test_jobs_shows_who_is_who(rig: Served) -> None:
     assert "ended" in said(rig, "jobs", "--all")
 
 
+def test_resize_says_what_it_does_and_how_to_undo_it(rig: Served) -> None:
+    """Asks first; where it cannot, why; programs get the same as data."""
+    elastic = replace(request(1), elastic=(1, 2))
+    rig.tell(looked(11.0, replace(holds("7", elastic, 0), number=7), nodes=(node("n1", used=1),)))
+    training = Training(ref="7", phase="training", minibatch=9, restorable=True)
+    rig.tell(NodeReported(at_s=12.0, node="n1", jobs=(training,)))
+    too_many = slipstream(rig, "resize", "7", "3", "--yes")
+    assert too_many.exit_code == 1
+    assert "job 7 is not resized (not_elastic)" in too_many.output
+    assert slipstream(rig, "resize", "7", "none").exit_code == 2
+    asked = CliRunner().invoke(
+        main, ["resize", "7", "2"], input="n\n", env={"SLIPSTREAM_RUN_DIR": str(rig.run_dir)}
+    )
+    assert "let it go on with 2 GPUs? [y/N]" in asked.output
+    assert rig.engine.machine.state.moves == {}
+    text = said(rig, "resize", "7", "2", "--yes", "--why", "lunch")
+    assert "job 7 goes on with 2 GPUs instead of 1, on n1; see: slipstream why 7" in text
+    assert "back again, after a minute: slipstream resize 7 1" in text
+    assert "is to train with 2 GPUs instead of 1, on n1: lunch" in said(rig, "why", "7")
+
+
 def test_gpus_shows_what_is_measured(rig: Served) -> None:
     """Each GPU in a line; a node nobody reports about in one."""
     gpus = (

@@ -52,6 +52,15 @@ def without(**changes: str) -> dict[str, str]:
     return {**CONFIG, **changes}
 
 
+def test_a_node_may_be_on_another_host_than_the_scheduler() -> None:
+    """No socket of it is there; whether it hears the coordinator counts."""
+    away = replace(HEALTHY, scheduler=None, scheduler_said="does not answer", nodes=())
+    assert found(replace(away, node=replace(HERE, linked=True))) == {}
+    lost = replace(away, node=replace(HERE, linked=False))
+    assert found(lost) == {"scheduler": Verdict.BAD, "link": Verdict.BAD}
+    assert found(replace(away, node=HERE)) == {"scheduler": Verdict.BAD}
+
+
 def test_nothing_is_wrong_with_a_healthy_cluster() -> None:
     """Neither on a node nor on the controller; and all is told of."""
     assert found(HEALTHY) == {}

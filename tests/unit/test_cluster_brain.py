@@ -184,6 +184,34 @@ def test_nodes_are_kept_for_a_gang_that_waits_and_guests_may_sit_there() -> None
     assert "gang" in ledger.seats
 
 
+def test_a_gang_takes_other_nodes_than_those_kept_for_it_if_they_are_free_before() -> None:
+    """What was kept is free for everybody again."""
+    ledger = cluster(3, 4)
+    ledger.came(*(ask(f"on{at}", 3, GUARANTEED) for at in range(3)))
+    ledger.came(ask("gang", 4, GUARANTEED))
+    assert [*ledger.brain.ground.reserved] == [0]
+    ledger.left("on2")
+    assert {node for node, _ in ledger.seats["gang"]} == {"n2"}
+    assert not ledger.brain.ground.reserved
+    ledger.came(ask("other", 1, GUARANTEED))
+    assert ledger.seats["other"] == (("n0", 3),)
+
+
+def test_two_gangs_that_need_the_same_nodes_start_one_after_the_other() -> None:
+    """All nodes are kept for the one or none: neither holds what the other waits for."""
+    ledger = cluster(3, 4)
+    ledger.came(*(ask(f"on{at}", 3, GUARANTEED) for at in range(3)))
+    ledger.came(ask("one", 8, GUARANTEED), ask("two", 8, GUARANTEED))
+    assert {*ledger.brain.ground.reserved.values()} == {ledger.brain.jobs["one"].number}
+    ledger.left("on0")
+    ledger.left("on1")
+    assert ledger.seats.keys() == {"on2", "one"}
+    assert ledger.brain.jobs["two"].reason is Reason.RESERVING
+    ledger.left("on2")
+    ledger.left("one")
+    assert ledger.seats.keys() == {"two"}
+
+
 def test_a_pair_that_is_slower_than_turns_is_undone_and_not_tried_again() -> None:
     """For an hour: then somebody may have changed."""
     ledger = cluster(1, 1)

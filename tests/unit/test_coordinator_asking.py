@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 
 from slipstream.coordinator import asking, blocks
+from slipstream.coordinator.gangs import Gangs, Together
 from slipstream.coordinator.orders import Orders
 from slipstream.coordinator.reflexes import Reflexes
 from slipstream.coordinator.seats import Seat
@@ -156,7 +158,7 @@ def test_who_was_asked_to_save_by_an_earlier_coordinator_is_asked_anew(tmp_path:
     """It may have done that: a new question has a new epoch, and is asked once."""
     (rank,), pages = ranks(tmp_path, 8)
     pages[0].direct(Directive(epoch=4, request=Request.CHECKPOINT))
-    orders = Orders(Reflexes(Mode.ENFORCE))
+    orders = Orders(Reflexes(Mode.ENFORCE), Gangs("n1"))
     seat = Seat(7, os.getuid(), Role.GUEST, "shared", "t", ("a",))
     orders.saving.add(7)
     for _ in range(2):
@@ -165,3 +167,25 @@ def test_who_was_asked_to_save_by_an_earlier_coordinator_is_asked_anew(tmp_path:
     orders.saving.clear()
     orders.settle({7: seat}, {7: pages}, {})
     assert rank.asked().request == Request.NONE
+
+
+def test_a_gang_is_asked_ahead_of_what_its_other_nodes_hear(tmp_path: Path) -> None:
+    """Also a rank that is alone on its node; those that stand, at once; the others as named."""
+    (rank,), pages = ranks(tmp_path, 8)
+    asked = Directive(epoch=3, request=Request.PARK)
+    assert asking.ask_gang(pages, asked, Together(notice_s=0.5)).armed_for_minibatch > 8
+    assert asking.ask_gang(pages, asked, Together(after=40)).armed_for_minibatch == 40
+    assert rank.asked().armed_for_minibatch == 40
+    rank.to(40, Phase.PARKED)
+    wait = replace(asked, request=Request.PAUSE)
+    assert asking.ask_gang(pages, wait, Together(after=40)).armed_for_minibatch == 0
+    free = replace(asked, request=Request.NONE)
+    assert asking.ask_gang(pages, free, Together(notice_s=0.5)).armed_for_minibatch == 0
+
+
+def test_a_page_that_nobody_claimed_does_not_send_a_gang_on(tmp_path: Path) -> None:
+    """A batch script has one: who stands still is parked where it stands, as on its other nodes."""
+    (rank, _), pages = ranks(tmp_path, 1, 0)
+    rank.to(1, Phase.PAUSED)
+    asked = Directive(epoch=3, request=Request.PARK)
+    assert asking.ask_gang(pages, asked, Together(notice_s=0.5)).armed_for_minibatch == 0

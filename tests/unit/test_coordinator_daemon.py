@@ -320,7 +320,7 @@ def test_prometheus_reads_the_state(own_node: Coordinator) -> None:
     own_node.ask(job=5)
     send(own_node.run_dir, b"nonsense\n")
     found = own_node.metrics()
-    assert found['slipstream_jobs{role="guest"}'] == 1
+    assert found['slipstream_node_jobs{role="guest"}'] == 1
     assert found['slipstream_gpu_use_pct{gpu="0"}'] == 0
     assert found['slipstream_job_phase{job="5",phase="unclaimed"}'] == 1
     assert found["slipstream_node_requests_refused_total"] == 1

@@ -13,6 +13,7 @@ import pytest
 from coordinator_rig import Coordinator, coordinated_node, eventually
 from link_rig import CLUSTER, Hall, hall, open_hall
 from munge_rig import munged, realm
+from slipstream.cli.doctor.facts import linked
 from slipstream.core.commands import Save
 from slipstream.core.events import JobSaved, NodeReported
 
@@ -54,8 +55,10 @@ def test_the_stream_resumes_whoever_is_restarted(pair: tuple[Hall, Coordinator])
     with open_hall(here):
         assert eventually(lambda: reported(here, "5"))
         assert eventually(lambda: node.metrics()["slipstream_link_up"] == 1)
+        assert linked(node.run_dir / "metrics.sock") is True
     assert eventually(lambda: node.metrics()["slipstream_link_up"] == 0)
     assert "no link to the scheduler" in node.log()
+    assert linked(node.run_dir / "metrics.sock") is False
     here.told.clear()
     with open_hall(here):
         assert eventually(lambda: reported(here, "5")), node.log()
@@ -67,6 +70,17 @@ def test_the_stream_resumes_whoever_is_restarted(pair: tuple[Hall, Coordinator])
         node.start()
         assert eventually(lambda: here.told), node.log()
         assert here.counters.refused_links.total() == 0
+
+
+def test_the_kill_switch_reaches_other_hosts(pair: tuple[Hall, Coordinator]) -> None:
+    """Thrown at the scheduler's before the node came, taken back while it is there."""
+    here, node = pair
+    here.orders.switch(off=True)
+    with open_hall(here):
+        assert eventually(lambda: "switched off by the scheduler" in node.log())
+        here.orders.switch(off=True)
+        here.orders.switch(off=False)
+        assert eventually(lambda: "switched on by" in node.log())
 
 
 def test_a_scheduler_of_another_cluster_is_not_told(pair: tuple[Hall, Coordinator]) -> None:

@@ -198,7 +198,7 @@ def test_guests_that_were_bound_meanwhile_are_adopted(slurm: Slurm) -> None:
         7, CUDA_VISIBLE_DEVICES="0", **{CARRIER: "class=opportunistic,role=guest,token=ab"}
     )
     node.start()
-    assert eventually(lambda: node.metrics().get('slipstream_jobs{role="guest"}') == 1)
+    assert eventually(lambda: node.metrics().get('slipstream_node_jobs{role="guest"}') == 1)
     assert told(node.ask(job=8))["CUDA_VISIBLE_DEVICES"] == "1"
     slurm.end(guest)
     assert eventually(lambda: '"job_id": 7' not in (node.run_dir / "seats.json").read_text())

@@ -15,6 +15,7 @@ import pytest
 
 from coordinator_rig import Events, eventually, told
 from slipstream.coordinator import blocks, reflexes
+from slipstream.coordinator.gangs import Gangs
 from slipstream.coordinator.gpus import GpuSample
 from slipstream.coordinator.joining import Owner, order
 from slipstream.coordinator.seats import Seat, Task
@@ -22,9 +23,8 @@ from slipstream.coordinator.tenants import Tenant
 from slipstream.core.classes import JobClass, Mode
 from slipstream.core.classes import Role as CoreRole
 from slipstream.core.node.events import NodeJob, Standing
-from slipstream.wire import control_block
-from slipstream.wire.control_block import Directive, Identity, Phase, Progress, Request, Role, Up
-from stepd_rig import Slurm, directive, slurm_node
+from slipstream.wire.control_block import Directive, Identity, Phase, Progress, Request, Role
+from stepd_rig import Slurm, directive, progress, slurm_node
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -81,19 +81,12 @@ class Trainer:
     @property
     def minibatches(self) -> int:
         """How many it has done."""
-        return self._progress().minibatches
+        return progress(self.page).minibatches
 
     @property
     def phase(self) -> Phase:
         """What it does."""
-        return self._progress().phase
-
-    def _progress(self) -> Progress:
-        def words(first: int, count: int) -> list[int]:
-            return memoryview(self.page.read_bytes()).cast("Q").tolist()[first : first + count]
-
-        found = control_block.read_half(Up, words)
-        return control_block.read_progress(found) if found else Progress()
+        return progress(self.page).phase
 
 
 @pytest.fixture
@@ -120,11 +113,14 @@ def test_an_owner_cuts_its_guest_and_the_guest_gets_what_is_left(slurm: Slurm) -
         with Trainer(owner_page).training():
             assert eventually(lambda: directive(guest_page).request == Request.NONE), node.log()
             assert directive(guest_page).share_pct < 100
-            assert eventually(lambda: 1 <= directive(guest_page).share_pct <= 3), node.log()
             assert eventually(lambda: directive(guest_page).share_pct >= 10), node.log()
             assert directive(guest_page).cap_bytes > 0
             assert directive(owner_page).share_pct == 100
             found = node.metrics()
+            # By the machine's own count, since a look at the page may come late: 1, 2, 3, 5, 7, 11.
+            for why, least in (("baseline_learned", 1), ("owner_steady", 5)):
+                name = f'slipstream_node_commands_total{{kind="setshare",why="{why}"}}'
+                assert found[name] >= least
             assert found['slipstream_owner_slowdown_pct{guaranteed="true",job="5"}'] < 50
             assert found['slipstream_owner_slowdown_error_pct{job="5"}'] >= 0
             assert found['slipstream_job_share_pct{job="7"}'] >= 10
@@ -268,7 +264,7 @@ def test_owners_and_guests_as_the_machine_knows_them() -> None:
     carrier = {"weight": "4"}
     tenants = {7: Tenant(7, 0, (TASK,), frozenset(), (), carrier)}
     owned = {"a": Owner(5, takes_guests=True), "b": Owner(6, takes_guests=True)}
-    found = reflexes.node_jobs({7: guest, 8: gone}, tenants, owned, hooked=[5])
+    found = reflexes.node_jobs({7: guest, 8: gone}, tenants, owned, Gangs("n1"), hooked=[5])
     assert [(job.job_id, job.job_class, job.weight) for job in found] == [
         (5, JobClass.GUARANTEED, 1),
         (7, JobClass.SHARED, 4),

@@ -45,7 +45,7 @@ class Tree:
         """A process, in place of the one that was there."""
         folder = self.root / str(pid)
         folder.mkdir(exist_ok=True)
-        (folder / "status").write_text(f"Name:\t{name}\nPPid:\t{parent}\nUid:\t{uid}\t0\t0\t0\n")
+        (folder / "status").write_text(f"Name:\t{name}\nUid:\t{uid}\t0\t0\t0\n")
         fields = " ".join(["S", str(parent), *["0"] * 17, str(ticks)])
         (folder / "stat").write_text(f"{pid} ({name}) {fields} 0 0\n")
         (folder / "cmdline").write_text(f"{title}\0")
@@ -212,7 +212,8 @@ def test_the_real_tree_is_read_the_same_way() -> None:
     procfs = ProcFs()
     mine = procfs.kin(os.getpid())
     assert isinstance(mine, Kin)
-    assert (mine.parent, mine.uid) == (os.getppid(), os.getuid())
+    assert (mine.parent, procfs.real_uid(os.getpid())) == (os.getppid(), os.getuid())
+    assert mine.started_ticks == procfs.started_ticks(os.getpid()) > 0
     assert os.getpid() in procfs.pids()
     assert "python" in procfs.title(os.getpid())
 

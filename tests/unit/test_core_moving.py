@@ -169,6 +169,28 @@ def test_one_move_at_a_time_and_not_again_at_once(one: Machine) -> None:
     assert one.handle(asked("n3", at_s=300.0)) == [Save(token(1), "5", "n2", 2)], "another number"
 
 
+def test_what_could_not_be_saved_is_not_tried_again_at_once(one: Machine) -> None:
+    """Each try costs the training time; an operator may try, with another number."""
+    one.handle(asked(forced=False))
+    one.handle(saved(problem="no room on the shared filesystem"))
+    assert one.where_to("5", (), 111.0, forced=False) is Reason.MOVED_LATELY
+    assert one.handle(asked(at_s=111.0)) == [Save(token(1), "5", "n1", 2)]
+    assert one.handle(saved(112.0, number=1)) == [], "an answer to the first question"
+    assert one.state.moves["5"].stage is Stage.SAVING
+
+
+def test_a_users_own_nodes_are_kept(one: Machine) -> None:
+    """Those it must not use and those it asked for, whoever wants it elsewhere."""
+    there = replace(running(), excluded_nodes=("n2",))
+    one.handle(looked(3.0, there, nodes=(node("n3"), node("n4"))))
+    assert one.where_to("5", ("n2",), ASKED_AT_S, forced=True) is Reason.NO_NODE_FITS
+    one.handle(looked(4.0, replace(running(), required_nodes=("n1", "n4"))))
+    found = one.where_to("5", (), ASKED_AT_S, forced=True)
+    assert isinstance(found, Placement)
+    assert found.nodes == ("n4",)
+    assert one.where_to("5", ("n2",), ASKED_AT_S, forced=True) is Reason.NO_NODE_FITS
+
+
 def test_a_job_that_could_not_be_saved_stays(one: Machine) -> None:
     """And says why; a late answer to an earlier question counts for nothing."""
     one.handle(asked())
@@ -233,6 +255,19 @@ def test_what_is_switched_off_between_two_nodes_still_goes_to_the_new_one(
     assert advice.nodes == ("n2",)
     one.handle(looked(114.0, running(where="n2")))
     assert one.state.advice == {}
+
+
+def test_a_start_that_slurm_may_have_forgotten_is_told_again(one: Machine) -> None:
+    """Its controller died after it: nodes and size may be those of before."""
+    one.handle(asked("n2"))
+    one.handle(saved())
+    one.handle(waiting(112.0))
+    one.handle(SlurmLost(113.0, "away"))
+    one.handle(SlurmFound(115.0))
+    (start,) = [told for told in one.handle(waiting(115.5)) if isinstance(told, Start)]
+    assert start.nodes == ("n2",)
+    one.handle(looked(117.0, running(where="n2")))
+    assert one.state.moves["5"].stage is Stage.RESTORING
 
 
 def test_a_refused_requeue_leaves_it_running(one: Machine) -> None:

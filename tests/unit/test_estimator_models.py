@@ -20,6 +20,7 @@ from slipstream.estimator.columns import columns_of, configuration
 from slipstream.estimator.drift import drifted
 from slipstream.estimator.fitting import FEWEST_CONFIGURATIONS, TooFewError, _refolded, fit
 from slipstream.estimator.gpu_count import smallest_good
+from slipstream.estimator.growth_fit import Choice, _exponents
 from slipstream.estimator.labels import LABELS
 from slipstream.estimator.likeness import most_like, what_matters
 from slipstream.estimator.model import EVERYBODY, Sharing
@@ -178,6 +179,14 @@ def test_between_n_layers_there_are_n_minus_one() -> None:
         assert found is not None
         assert found.gpu_memory_mib is not None
         assert 0.97 <= found.gpu_memory_mib / taken_mib(width, batch, layers) <= 1.15
+
+
+def test_what_each_gpu_has_does_not_grow_with_their_number() -> None:
+    """Its batch is shared out; buckets for gradients are there or not, however many there are."""
+    assert [label.name for label in LABELS if label.each] == ["gpu_memory_mib"]
+    all_gpus = Choice(numbers=(0, 1), below=frozenset({0}), gates=[(0, 0)], factors=2)
+    for choice, powers in ((all_gpus, {-1, 0, 1, 2}), (replace(all_gpus, each=True), {-1, 0})):
+        assert {*_exponents(choice, 2)[:, 0].tolist()} == powers
 
 
 def test_every_run_alike_is_no_trouble() -> None:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.unit
 
 INJECT = Path(hook_blocks.__file__).with_name("inject")
-LIMIT_S = 60.0
+LIMIT_S = 180.0
 STILL_S = 0.3
 LOAD = """
 import os, threading, torch

@@ -28,7 +28,7 @@ pytestmark = pytest.mark.unit
 
 INJECT = Path(hook_blocks.__file__).with_name("inject")
 CHUNK = 128 << 10
-LIMIT_S = 60.0
+LIMIT_S = 180.0
 NO_LIMIT = 1 << 40
 
 

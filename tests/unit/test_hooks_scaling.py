@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import copy
 import os
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,7 +17,6 @@ from slipstream.torch_hooks import device as devices
 from slipstream.torch_hooks import occupancy, storages
 from slipstream.torch_hooks.memory import Memory
 from slipstream.torch_hooks.notes import Notes
-from slipstream.torch_hooks.rate import CHUNK_BYTES, Rate
 from slipstream.wire.control_block import Directive, Phase, Request
 from slipstream.wire.gpu_state import ENVIRONMENT_VARIABLE
 
@@ -324,29 +322,6 @@ def test_memory_that_returns_waits_for_room(gpu: occupancy.Gpu, memory: Memory) 
         neighbour.ask("free")
         assert memory.cap(0)
         assert gpu.usage().memory_bytes == 80 * MIB
-
-
-def test_copies_leave_the_neighbours_half_of_the_engine(gpu: occupancy.Gpu) -> None:
-    """Emptying the GPU takes twice the time that its copies take."""
-    device = devices.current()
-    with gpu.allocate(100 * MIB):
-        began_ns = time.monotonic_ns()
-        device.leave()
-        taken_ns = time.monotonic_ns() - began_ns
-        copying_ns = gpu.usage().copying_ns
-        assert copying_ns == pytest.approx(100 * MIB / 10, rel=0.01)
-        assert taken_ns >= 1.8 * (100 * MIB - CHUNK_BYTES) / 10
-        assert device.come_back(0)
-
-
-def test_a_rate_is_kept_over_time_and_not_saved_up() -> None:
-    """Twenty pieces after a pause take the time of nineteen."""
-    rate = Rate(1e9)
-    time.sleep(0.05)
-    began_s = time.monotonic()
-    for _ in range(20):
-        rate.take(CHUNK_BYTES)
-    assert time.monotonic() - began_s >= 19 * CHUNK_BYTES / 1e9
 
 
 def test_a_wide_cap_is_not_paid_for_at_each_boundary(

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import threading
 import time
@@ -28,15 +29,18 @@ ABLE = Capability.BOUNDARIES | Capability.PAUSE | Capability.PARKABLE | Capabili
 def test_boundaries_are_counted_and_timed(make: Make) -> None:
     """The coordinator reads how far the training is and how long a mini-batch takes."""
     session, seen = make(Role.OWNER)
+    ends_ns = [time.monotonic_ns()]
     for _ in range(5):
         time.sleep(0.01)
         session.boundary()
+        ends_ns.append(time.monotonic_ns())
     seen.refresh()
     assert seen.progress.phase == Phase.TRAINING
     assert seen.progress.minibatches == 5
     assert seen.progress.pid == os.getpid()
-    assert 10_000_000 <= seen.progress.minibatch_ns < 50_000_000
-    assert time.monotonic_ns() - seen.progress.last_boundary_ns < 1_000_000_000
+    longest_ns = max(after - before for before, after in itertools.pairwise(ends_ns))
+    assert 10_000_000 <= seen.progress.minibatch_ns <= 2 * longest_ns
+    assert ends_ns[-2] <= seen.progress.last_boundary_ns <= ends_ns[-1]
 
 
 def test_before_the_first_boundary_a_training_loads(make: Make) -> None:
@@ -138,7 +142,7 @@ def test_a_guest_without_a_lease_waits_for_the_baton(make: Make) -> None:
     training.start()
     assert phase_becomes(seen, Phase.WAITING_FOR_BATON)
     holder.pass_on()
-    training.join(5)
+    training.join(30)
     assert not training.is_alive()
     seen.refresh()
     assert seen.progress.phase == Phase.TRAINING
@@ -154,7 +158,7 @@ def test_a_guest_stops_waiting_when_the_lease_is_back(make: Make) -> None:
     training.start()
     assert phase_becomes(seen, Phase.WAITING_FOR_BATON)
     seen.renew_lease(FOREVER_NS)
-    training.join(5)
+    training.join(30)
     assert not training.is_alive()
     holder.pass_on()
 
@@ -176,12 +180,20 @@ def test_waiting_is_not_part_of_the_mini_batch_time(make: Make) -> None:
     session, seen = make(Role.GUEST, lease_until_ns=1)
     holder = Baton(str(seen.path.parents[2]), ["GPU-a"])
     assert holder.take(lambda: False).held
-    threading.Timer(0.5, holder.pass_on).start()
+
+    def pass_on() -> None:
+        assert phase_becomes(seen, Phase.WAITING_FOR_BATON)
+        time.sleep(0.5)
+        holder.pass_on()
+
+    passing = threading.Thread(target=pass_on)
+    passing.start()
     for _ in range(3):
         session.boundary()
+    passing.join()
     seen.refresh()
-    assert seen.progress.minibatch_ns < 50_000_000
-    assert seen.progress.baton_waited_ns > 300_000_000
+    assert seen.progress.baton_waited_ns >= 500_000_000
+    assert seen.progress.minibatch_ns < seen.progress.baton_waited_ns / 2
 
 
 def test_a_rank_that_is_not_the_first_takes_no_baton(

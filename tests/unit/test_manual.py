@@ -29,7 +29,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 def test_every_command_has_a_page(pages: dict[str, str]) -> None:
     """With its options and its commands."""
-    assert {f"slipstream-{command.name}" for command in COMMANDS} <= set(pages)
+    assert {f"slipstream-{name}" for name in COMMANDS} <= set(pages)
     assert "\\-\\-apply" in pages["slipstream-setup"]
     assert "slipstream\\-sandbox\\-up(1)" in pages["slipstream-sandbox"]
 

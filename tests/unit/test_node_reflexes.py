@@ -234,6 +234,27 @@ def test_where_there_is_too_little_for_all_guests_have_it_by_turns() -> None:
     assert had == {2, 3, 4}
 
 
+def test_a_guest_that_loads_takes_nothing_from_those_that_train() -> None:
+    """One point goes around among two; the third, which imports for a minute, joins them then."""
+    world = World(cost=lambda share: share / 60).gpus("a")
+    for job in (2, 3):
+        world.arrive(guest(job))
+    world.arrive(guest(4), loading_s=60)
+    world.arrive(owner(1))
+    world.run(10)
+    for _ in range(40):
+        world.run(1)
+        assert world.share(4) == 0
+        steps = world.machine.gpus["a"].steps
+        assert steps
+        assert steps.total_pct == 0 or world.share(2) + world.share(3) > 0
+    had = set()
+    for _ in range(60):
+        world.run(1)
+        had |= {job for job in (2, 3, 4) if world.share(job)}
+    assert had == {2, 3, 4}
+
+
 def test_guests_beside_an_owner_whom_even_the_least_slows_stand_still() -> None:
     """They are tried again after the hold."""
     world = World(cost=lambda share: 0.2 if share else 0.0).gpus("a")
@@ -245,6 +266,38 @@ def test_guests_beside_an_owner_whom_even_the_least_slows_stand_still() -> None:
     world.commands.clear()
     world.run(40)
     assert 1 in shares_of(world, 2)
+
+
+def test_each_try_beside_such_an_owner_comes_later_than_the_one_before() -> None:
+    """What hurts each time is tried seldom, up to once in the whole hold."""
+    world = World(cost=lambda share: 0.2 if share else 0.0).gpus("a")
+    world.arrive(guest(2))
+    world.arrive(owner(1))
+    world.run(150)
+    said = [(at_s, one) for at_s, one in world.commands if isinstance(one, SetShare)]
+    tried_s = [at_s for at_s, one in said if one.share_pct == 1]
+    waits_s = [later - before for before, later in pairwise(tried_s)]
+    assert waits_s == sorted(waits_s)
+    assert waits_s[0] < 5
+    assert waits_s[-1] > NodeRules().hold_s
+
+
+def test_a_busy_moment_of_the_machine_costs_guests_no_more_than_moments() -> None:
+    """It is over when the owner is looked at alone, and they seem guilty: tried again soon."""
+    world = World(cost=idle_part(40)).gpus("a")
+    body = world.arrive(owner(1))
+    world.run(3)
+    world.arrive(guest(2))
+    body.alone_s = 0.04
+    while world.share(2):
+        world.run(0.1)
+    body.alone_s = 0.03
+    stood_still = 0
+    for _ in range(100):
+        world.run(0.1)
+        stood_still += world.share(2) == 0
+    assert stood_still <= 25
+    assert world.share(2) > 1
 
 
 def test_guests_of_an_owner_that_loads_for_long_have_the_smallest_share() -> None:

@@ -40,16 +40,15 @@ def gpu(node: Path) -> Iterator[occupancy.Gpu]:
 
 
 def test_a_launch_does_not_wait_for_its_kernel(gpu: occupancy.Gpu) -> None:
-    """Kernels of 200 ms are queued in far less, and synchronizing waits for all of them."""
+    """They are queued before the first has ended, and synchronizing waits for all of them."""
     before_ns = time.monotonic_ns()
-    works = [gpu.launch(duration_us=100_000) for _ in range(2)]
+    works = [gpu.launch(duration_us=300_000) for _ in range(2)]
     launched_ns = time.monotonic_ns()
-    assert not works[0].done
     gpu.synchronize()
     done_ns = time.monotonic_ns()
 
-    assert launched_ns - before_ns < 100_000_000
-    assert done_ns - before_ns >= 200_000_000
+    assert launched_ns < works[0].times_ns().end_ns
+    assert done_ns - before_ns >= 600_000_000
     assert all(work.done for work in works)
 
 
@@ -85,17 +84,17 @@ def test_an_idle_gpu_starts_a_kernel_at_once(gpu: occupancy.Gpu) -> None:
 
 
 def test_waiting_ends_with_the_kernel(gpu: occupancy.Gpu) -> None:
-    """Not before, and within a scheduler's whim after."""
+    """Not before, and not long after: a scheduler may have its whims."""
     work = gpu.launch(duration_us=3000)
     work.wait()
     late_ns = time.monotonic_ns() - work.times_ns().end_ns
 
-    assert 0 <= late_ns < 200_000_000
+    assert 0 <= late_ns < 5_000_000_000
 
 
 def test_a_full_queue_makes_the_launch_wait(gpu: occupancy.Gpu) -> None:
     """The kernel after 1024 unfinished ones is launched when the first of them has ended."""
-    first = gpu.launch(duration_us=150_000)
+    first = gpu.launch(duration_us=600_000)
     for _ in range(gpu_state.MAX_UNFINISHED - 1):
         gpu.launch(duration_us=1)
     assert not first.done
@@ -106,7 +105,7 @@ def test_a_full_queue_makes_the_launch_wait(gpu: occupancy.Gpu) -> None:
 
 def test_copies_go_beside_kernels(gpu: occupancy.Gpu) -> None:
     """An asynchronous copy starts at once though a kernel runs, and takes bytes / bandwidth."""
-    kernel = gpu.launch(duration_us=100_000)
+    kernel = gpu.launch(duration_us=400_000)
     copy = gpu.copy_async(5_000_001)  # at 1 GB/s
 
     assert copy.times_ns().start_ns < kernel.times_ns().end_ns
@@ -166,7 +165,7 @@ def test_usage_counts_what_has_run(gpu: occupancy.Gpu) -> None:
 def test_two_gpus_do_not_wait_for_each_other(gpu: occupancy.Gpu) -> None:
     """Kernels launched together on two GPUs run at the same time."""
     with occupancy.open_gpu(ordinal=1) as other:
-        works = [one.launch(duration_us=100_000) for one in (gpu, other)]
+        works = [one.launch(duration_us=400_000) for one in (gpu, other)]
         first, second = (work.times_ns() for work in works)
 
     assert second.start_ns < first.end_ns

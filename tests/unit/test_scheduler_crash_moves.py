@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A scheduler killed between any two writes of a move: the next one goes on, nothing is done twice.
+"""A scheduler killed between any two writes of a move or a resize: the next one goes on.
+
+Nothing is done twice, and a job that is resized never asks for anything but its two sizes.
 
 The scheduler's journal, machine, enactor and hands are the real ones; Slurm is the fake of the
 contract tests, kept in a file that outlives whoever is killed.
@@ -15,13 +17,12 @@ import subprocess
 import sys
 import threading
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from core_world import machine, node, request, token
+from core_world import machine, token
 from fakes.slurm_cluster import FakeCluster, FakeNode
 from fakes.slurm_commands import FakeCommands
 from slipstream.core.commands import Requeue, Save, Start
@@ -31,7 +32,9 @@ from slipstream.core.events import (
     JobSaved,
     MoveAsked,
     NodeReported,
+    ResizeAsked,
     SchedulerStarted,
+    TimerFired,
 )
 from slipstream.core.sights import Training
 from slipstream.scheduler.daemon import replayed
@@ -41,6 +44,7 @@ from slipstream.scheduler.journal import Entry, Journal, Outcome
 from slipstream.scheduler.orders import Orders
 from slipstream.scheduler.watcher import node_sight_of, sight_of
 from slipstream.slurm_plugin import CliSlurm
+from slipstream.slurm_plugin.gres import Gres, total
 from slipstream.slurm_plugin.requests import Submission
 from unit.test_scheduler_crash import FileBoard
 
@@ -54,10 +58,11 @@ pytestmark = pytest.mark.unit
 CHILD = """
 import sys
 from pathlib import Path
-from unit.test_scheduler_crash_moves import Scheduler, move
-move(Scheduler(Path(sys.argv[1]), sys.argv[2]))
+from unit.test_scheduler_crash_moves import Scheduler, change
+change(Scheduler(Path(sys.argv[1]), sys.argv[2]), int(sys.argv[3]))
 """
 PATIENCE_S = 30.0
+SIZE = 3
 DEEDS = {"requeue": ("scontrol", "requeue"), "start": ("scontrol", "update")}
 POINTS = [
     f"{when} {what}"
@@ -76,13 +81,15 @@ class KeptCommands:
         self._commands: FakeCommands = pickle.loads(self._file.read_bytes())  # noqa: S301 (ours)
 
     @staticmethod
-    def begin(folder: Path) -> None:
-        """Two nodes, and a job of ours on the first."""
-        nodes = [FakeNode(name, 32, {"gpu": 4, "slot": 12}) for name in ("n1", "n2")]
-        commands = FakeCommands(FakeCluster(nodes, {"r1": ("n1", "n2")}))
-        CliSlurm(commands).submit(Submission(script="#!/bin/sh\n"))
+    def begin(folder: Path, *names: str) -> None:
+        """Some nodes, and a job of ours on the first."""
+        nodes = [FakeNode(name, 32, {"gpu": 4, "slot": 12}) for name in names]
+        commands = FakeCommands(FakeCluster(nodes, {"r1": names}))
+        asked = Submission(script="#!/bin/sh\n", gres_per_node=(Gres("gpu", count=1),))
+        CliSlurm(commands).submit(asked)
         (job,) = commands.cluster.jobs.values()
-        job.admin_comment = f"[slipstream token={token(1)} class=shared role=owner]"
+        words = "class=shared role=owner gpus=node:1 elastic=1-3"
+        job.admin_comment = f"[slipstream v=1 token={token(1)} {words}]"
         commands.cluster.advance(1.0)
         commands.ran.clear()
         (folder / "cluster").write_bytes(pickle.dumps(commands))
@@ -183,8 +190,9 @@ class Scheduler:
             assert time.monotonic() < deadline_s
             time.sleep(0.005)
         self.commands.pass_time()
-        asked = replace(request(1), token=token(1))
-        jobs = tuple(replace(sight_of(job), request=asked) for job in self.slurm.jobs())
+        jobs = tuple(sight_of(job) for job in self.slurm.jobs())
+        (shown,) = jobs
+        assert shown.wants_gpus in (1, SIZE), "it asks for one of its two sizes, always"
         nodes = tuple(node_sight_of(one) for one in self.slurm.nodes())
         self.take(ClusterSeen(at_s=time.time(), jobs=jobs, nodes=nodes, complete=True))
         while not self.told.empty():
@@ -196,23 +204,30 @@ class Scheduler:
             isinstance(one, Save | Requeue | Start) for one in deeds
         )
 
-    def job(self) -> tuple[str, tuple[str, ...], int]:
-        """Its state, where, and how often it was requeued."""
+    def job(self) -> tuple[str, tuple[str, ...], int, int]:
+        """Its state, where, with how many GPUs, and how often it was requeued."""
         (job,) = self.slurm.jobs()
-        return job.state, job.nodes, job.restarts
+        held = total([gres for share in job.holds for gres in share.gres], "gpu")
+        return job.state, job.nodes, held, job.restarts
 
 
-def move(scheduler: Scheduler) -> None:
-    """Ask for one unless that was done, and look until the job is where it belongs."""
+def change(scheduler: Scheduler, size: int) -> None:
+    """Ask for a move or a size unless that was done, and look until the job is as it should be."""
+    where = "n1" if size else "n2"
     if not scheduler.machine.state.jobs:
-        scheduler.take(machine(node("n1"), node("n2")).state.remembered(time.time()))
+        scheduler.take(machine().state.remembered(time.time()))
     scheduler.look()
     if not scheduler.machine.state.left and not scheduler.machine.state.moves:
         told = Training(ref="1", phase="training", minibatch=9, restorable=True)
         scheduler.take(NodeReported(at_s=time.time(), node="n1", jobs=(told,)))
-        scheduler.take(MoveAsked(at_s=time.time(), key="1", nodes=("n2",), forced=True))
+        now_s = time.time()
+        scheduler.take(
+            ResizeAsked(at_s=now_s, key="1", gpus=size, forced=True)
+            if size
+            else MoveAsked(at_s=now_s, key="1", nodes=("n2",), forced=True)
+        )
     deadline_s = time.monotonic() + PATIENCE_S
-    while scheduler.job()[:2] != ("RUNNING", ("n2",)):
+    while scheduler.job()[:3] != ("RUNNING", (where,), size or 1):
         assert time.monotonic() < deadline_s, scheduler.machine.state.moves
         scheduler.look()
         time.sleep(0.02)
@@ -220,12 +235,21 @@ def move(scheduler: Scheduler) -> None:
     scheduler.enactor.stop()
 
 
-@pytest.mark.parametrize("dies", [*POINTS, "never"])
-def test_a_move_goes_on_wherever_its_scheduler_was_killed(tmp_path: Path, dies: str) -> None:
-    """The job is requeued once, and runs on its new node; nothing is left open in the journal."""
-    KeptCommands.begin(tmp_path)
+@pytest.mark.parametrize(
+    ("dies", "size"),
+    [
+        *((dies, 0) for dies in [*POINTS, "never"]),
+        *((dies, SIZE) for dies in POINTS if dies.endswith("start")),  # up to then they are alike
+    ],
+)
+def test_it_goes_on_wherever_its_scheduler_was_killed(tmp_path: Path, dies: str, size: int) -> None:
+    """The job is requeued once, and runs on its new node, or with its new size on the same.
+
+    Nothing is left open in the journal.
+    """
+    KeptCommands.begin(tmp_path, *(("n1",) if size else ("n1", "n2")))
     done = subprocess.run(
-        [sys.executable, "-c", CHILD, str(tmp_path), dies],
+        [sys.executable, "-c", CHILD, str(tmp_path), dies, str(size)],
         env={"PYTHONPATH": ":".join([str(Path(__file__).parents[1]), *filter(None, sys.path)])},
         check=False,
         capture_output=True,
@@ -233,11 +257,28 @@ def test_a_move_goes_on_wherever_its_scheduler_was_killed(tmp_path: Path, dies: 
     )
     assert done.returncode == (0 if dies == "never" else -signal.SIGKILL), done.stderr
     second = Scheduler(tmp_path)
-    move(second)
-    assert second.job() == ("RUNNING", ("n2",), 1)
+    change(second, size)
+    assert second.job() == ("RUNNING", ("n1" if size else "n2",), size or 1, 1)
     assert second.commands.times("requeue") == 1
     assert second.commands.times("start") in (1, 2), "told twice is the same as once"
     open_ones = [one.command for one in second.journal.intentions()]
     assert not [one for one in open_ones if isinstance(one, Save | Requeue | Start)]
     assert not second.failed
     second.journal.close()
+
+
+def test_a_deed_that_fails_over_one_job_does_not_end_the_others(tmp_path: Path) -> None:
+    """Somebody has emptied a job's AdminComment while it moves: there is no marker to change.
+
+    That is refused like anything Slurm would not do, and what comes after it is done.
+    """
+    KeptCommands.begin(tmp_path, "n1", "n2")
+    one = Scheduler(tmp_path)
+    (job,) = one.commands.pass_time().jobs.values()
+    job.admin_comment, job.state = "", "PENDING"
+    one.enactor.put(Entry(TimerFired(1.0), (Start(token(1), "1", 1, ("n2",)),)))
+    one.enactor.put(Entry(TimerFired(2.0), (Save(token(1), "1", "n1", 7),)))
+    one.enactor.stop()
+    told = [one.told.get_nowait(), one.told.get_nowait()]
+    assert [type(event).__name__ for event in told] == ["CommandRefused", "JobSaved"]
+    one.journal.close()

@@ -17,13 +17,14 @@ from fakes.slurm_cluster import FakeCluster, FakeNode
 from fakes.slurm_commands import FakeCommands
 from slipstream.core.advice import Advice
 from slipstream.core.classes import Strength
-from slipstream.core.commands import Extend, GiveBack, Requeue, Save, Start, Upgrade
+from slipstream.core.commands import Extend, GiveBack, Requeue, Resize, Save, Start, Upgrade
 from slipstream.core.moves import PATIENCE_S, Stage
 from slipstream.core.reasons import Reason
 from slipstream.scheduler.hands import Hands
 from slipstream.scheduler.orders import Orders
 from slipstream.scheduler.sink import SinkError
 from slipstream.slurm_plugin import CliSlurm
+from slipstream.slurm_plugin.gres import Gres
 from slipstream.slurm_plugin.requests import Submission
 
 if TYPE_CHECKING:
@@ -112,6 +113,65 @@ def test_a_start_while_it_completes_is_refused(cluster: FakeCluster) -> None:
     one.requeue(requeue_of(cluster))
     with pytest.raises(SinkError, match="may complete still"):
         one.start(START)
+
+
+MARKER = f"[slipstream v=1 token={token(1)} class=shared role=owner gpus=node:1 elastic=1-2]"
+
+
+@pytest.fixture
+def elastic() -> FakeCluster:
+    """An elastic job on the only node, which has two GPUs."""
+    one = FakeCluster([FakeNode("n1", 8, {"gpu": 2})], {})
+    CliSlurm(FakeCommands(one)).submit(
+        Submission(script="#!/bin/sh\n", gres_per_node=(Gres("gpu", count=1),))
+    )
+    job_of(one).admin_comment = MARKER
+    one.advance(1.0)
+    return one
+
+
+def test_on_the_node_it_left_a_job_starts_with_another_size_when_slurm_lets_it(
+    elastic: FakeCluster,
+) -> None:
+    """Sooner it would be lost; told twice is the same as once; its marker knows both sizes."""
+    one = hands(elastic)
+    one.requeue(requeue_of(elastic))
+    elastic.advance(1.0)
+    start = Start(token(1), "1", 1, ("n1",), size=2, at_once=False)
+    one.start(start)
+    one.start(start)
+    elastic.advance(1.0)
+    assert job_of(elastic).state == "PENDING"
+    assert job_of(elastic).admin_comment == MARKER[:-1] + " bound=1 size=2]"
+    elastic.advance(5.0)
+    assert job_of(elastic).state == "RUNNING"
+    assert job_of(elastic).held_gres == {"n1": {"gpu": [0, 1]}}
+    one.start(start)
+    with pytest.raises(SinkError, match="does not wait: it is RUNNING"):
+        one.resize(Resize(token(1), "1", 1))
+
+
+def test_a_job_that_waits_goes_back_to_what_its_user_asked_for(elastic: FakeCluster) -> None:
+    """Nothing else of it is changed, and its marker is as it was."""
+    one = hands(elastic)
+    job_of(elastic).admin_comment = MARKER[:-1] + " size=2]"
+    job_of(elastic).gres_per_node = job_of(elastic).gres_given = {"gpu": 2}
+    one.requeue(requeue_of(elastic))
+    elastic.advance(1.0)
+    for _ in range(2):
+        one.resize(Resize(token(1), "1", 1))
+    assert job_of(elastic).admin_comment == MARKER
+    elastic.advance(6.0)
+    assert job_of(elastic).held_gres == {"n1": {"gpu": [0]}}
+
+
+def test_a_job_that_asks_otherwise_is_not_resized(cluster: FakeCluster) -> None:
+    """Not per node: what Slurm would make of it is not known."""
+    one = hands(cluster)
+    one.requeue(requeue_of(cluster))
+    cluster.advance(1.0)
+    with pytest.raises(SinkError, match="does not ask for GPUs of each node"):
+        one.resize(Resize(token(1), "1", 2))
 
 
 def extend_of(cluster: FakeCluster, minutes: int) -> Extend:

@@ -3,12 +3,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from slipstream.core.classes import Mode
 from slipstream.scheduler.carriers import Carrier
+from slipstream.scheduler.daemon import StartError, door_for
+from slipstream.scheduler.engine import Counters
 from slipstream.scheduler.settings import Settings, SettingsError, flag_of, load, names
 
 pytestmark = pytest.mark.unit
@@ -131,3 +134,16 @@ def _empty(folder: Path) -> Path:
     path = folder / "empty.toml"
     path.touch()
     return path
+
+
+def test_without_what_other_hosts_need_it_does_not_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It says what is missing; who listens for nobody needs none of it."""
+    monkeypatch.setenv("SLURM_CONF", "/nowhere")
+    assert door_for(Settings(), Counters(), frozenset({0})) is None
+    listens = Settings(listen="127.0.0.1:6823", munge_socket=f"{tmp_path}/none")
+    with pytest.raises(StartError, match="listen needs the cluster's name: set cluster"):
+        door_for(listens, Counters(), frozenset({0}))
+    with pytest.raises(StartError, match="listen needs munged: "):
+        door_for(replace(listens, cluster="deep"), Counters(), frozenset({0}))

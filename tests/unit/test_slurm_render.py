@@ -97,6 +97,15 @@ def test_new_gres_replace_the_old() -> None:
     )
 
 
+def test_another_count_is_one_request_for_every_release() -> None:
+    """So that nobody who dies in between leaves a job that asks for nothing."""
+    change = JobUpdate(gres_counts=(Gres("gpu", "a100", 2), Gres("nic")), start_at_s="now")
+    told = ("scontrol", "update", "JobId=7", "StartTime=now", "Gres=gpu:a100:2,nic:1")
+    assert render.update(7, change, OLD) == render.update(7, change, NEW) == (told,)
+    with pytest.raises(ValueError, match="not both"):
+        JobUpdate(gres_counts=(Gres("gpu"),), gres_per_node=(Gres("gpu"),))
+
+
 def test_an_update_changes_something() -> None:
     """And GRES cannot be emptied, which 24.11 would not do."""
     with pytest.raises(ValueError, match=r"changes nothing; it could change:.*admin_comment"):

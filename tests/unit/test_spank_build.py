@@ -21,11 +21,11 @@ STOCK = Plan(shape=Shape(nodes=1, racks=1), ports=(1, 2, 3, 4), stock=True)
 
 
 def test_slurm_is_told_of_our_plugins() -> None:
-    """Three lines of slurm.conf, and the folders its daemons tell them."""
+    """Two lines of slurm.conf, a file beside it, and the folders its daemons tell them."""
     conf = config.slurm_conf(PLAN, LAYOUT, hostname="box").splitlines()
     assert "JobSubmitPlugins=lua" in conf
     assert "CliFilterPlugins=lua" in conf
-    assert "PlugStackConfig=/srv/boxes/test/etc/plugstack.conf" in conf
+    assert LAYOUT.slurm_conf.parent == LAYOUT.etc  # where Slurm looks for a plugstack.conf
     assert daemons.slurmctld(LAYOUT).environment["SLIPSTREAM_RUN_DIR"] == "/srv/boxes/test/run"
     node = daemons.slurmd(PLAN, LAYOUT, "n1").environment
     assert node["SLIPSTREAM_NODE_RUN_DIR"] == "/srv/boxes/test/run/n1"

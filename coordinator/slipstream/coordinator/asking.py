@@ -10,6 +10,7 @@ who stands still by then goes on, and all stop later, together.
 from __future__ import annotations
 
 import contextlib
+import math
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
@@ -19,10 +20,12 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from slipstream.coordinator.blocks import Block
+    from slipstream.coordinator.gangs import Together
     from slipstream.coordinator.seats import Seat
 
 _AHEAD: Final = 2
 _ATTEMPTS: Final = 8  # each asks four times as far ahead: the last for some hours, if need be
+_MOST_AHEAD: Final = 1000
 _STANDING: Final = (Phase.PAUSED, Phase.PARKED)
 
 
@@ -42,6 +45,39 @@ def ask(pages: Sequence[Block], directive: Directive) -> Directive:
         if not armed_for or max(_refreshed(pages), default=0) < armed_for:
             break
     return directive
+
+
+def ask_gang(pages: Sequence[Block], directive: Directive, how: Together) -> Directive:
+    """The same for a job with ranks on other nodes, which stop after the mini-batch that is named.
+
+    Once: to ask again would take the other nodes apart. One that was faster than the asking waits
+    in its collective for those that stand still, until all go on.
+    """
+    armed_for = 0
+    if directive.request != Request.NONE and not _all_stand(pages):
+        armed_for = _ahead(pages, how.notice_s) if how.after is None else how.after
+    directive = replace(directive, armed_for_minibatch=armed_for)
+    for page in pages:
+        try:
+            page.direct(directive)
+        except OSError:
+            page.directive = directive
+    return directive
+
+
+def _ahead(pages: Sequence[Block], notice_s: float) -> int:
+    """The mini-batch that the foremost will have done by then; 0 if none trains."""
+    done = _refreshed(pages)
+    longest_ns = max((page.progress.minibatch_ns for page in pages if _trains(page)), default=0)
+    count = notice_s * 1e9 / longest_ns if longest_ns > 0 else 0
+    return max(done) + min(max(_AHEAD, math.ceil(count)), _MOST_AHEAD) if done else 0
+
+
+def _all_stand(pages: Sequence[Block]) -> bool:
+    """Whether all that train stand after the same one; a batch script has a page and no phase."""
+    done = _refreshed(pages)
+    standing = [page.progress.phase in _STANDING for page in pages if _trains(page)]
+    return len(set(done)) == 1 and all(standing)
 
 
 def why_not_rebind(seat: Seat | None, pages: Sequence[Block]) -> str:
@@ -87,7 +123,7 @@ def _armed_for(pages: Sequence[Block], attempt: int) -> int:
     foremost of a first reading is at most one ahead of the last of a second.
     """
     first, second = _refreshed(pages), _refreshed(pages)
-    if len(set(second)) == 1 and all(page.progress.phase in _STANDING for page in pages):
+    if _all_stand(pages):
         return 0  # they stand still after the same one: nobody goes on for this
     if len(second) < 2 or max(first, default=0) > min(second) + 1:  # noqa: PLR2004 (two are ranks)
         return 0

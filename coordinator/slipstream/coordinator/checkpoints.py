@@ -138,8 +138,10 @@ class Checkpoints:
             told[DURABLE_VARIABLE] = str(self.durable / str(seat.uid) / name)
         return told
 
-    def carry(self, seat: Seat) -> bool:
+    def carry(self, seat: Seat, ranks: int = 0) -> bool:
         """Carry what the job is about to save to where it outlives the node; False: it cannot be.
+
+        All of it or nothing: so many processes save, each when it comes to it.
 
         What it saved before, and nobody could carry, is not meant: that may be hours old.
         The answer is in a later `carried()`.
@@ -151,6 +153,7 @@ class Checkpoints:
             *(_python_for_all(), "-I", "-c", _RUN_CARRY),
             *(str(self.ramdisk / name), str(self.durable / str(seat.uid) / name)),
             *("--patience-s", str(_PATIENCE_S), "--since-s", str(time.time())),
+            *("--ranks", str(ranks)),
         ]
         try:
             self._carriers[seat.job_id] = _started_as(seat.uid, words)

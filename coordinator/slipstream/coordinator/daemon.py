@@ -17,8 +17,10 @@ from slipstream.coordinator.checkpoints import Checkpoints
 from slipstream.coordinator.closed_gpus import ClosedGpus
 from slipstream.coordinator.devices import DeviceCgroups
 from slipstream.coordinator.events import event
+from slipstream.coordinator.gangs import Gangs
 from slipstream.coordinator.gpus import Nvml, Window
 from slipstream.coordinator.host_files import HostFiles
+from slipstream.coordinator.job_map import JobMap
 from slipstream.coordinator.link import Link
 from slipstream.coordinator.measuring import Measuring
 from slipstream.coordinator.node_socket import NodeSocket, Peer
@@ -65,7 +67,8 @@ class Coordinator:
         self.owned: dict[str, Owner] = {}
         """Who owns which GPU, and whether guests may join it."""
         self.reflexes = Reflexes(settings.mode, settings.node_rules)
-        self.orders = Orders(self.reflexes)
+        self.gangs = Gangs(settings.node)
+        self.orders = Orders(self.reflexes, self.gangs)
         self.switch = Switch(settings.disable_file)
         self.socket = NodeSocket(settings.node_socket, self.answer)
         self.link = Link(settings)
@@ -80,6 +83,7 @@ class Coordinator:
         self._empty_since_s: dict[int, float] = {}
         self._tenants = Tenants(self._procfs, settings.node, settings.gpu_state)
         self._closed = ClosedGpus(settings.closed_gpus)
+        self._job_map = JobMap(settings.dcgm_job_dir)
 
     # --- at start ---------------------------------------------------------------------------
 
@@ -284,8 +288,10 @@ class Coordinator:
             self.renew_leases()  # or take them back
         self.reflexes.off = self.switch.thrown
         now_s, gpus, pages = time.monotonic(), self.window.latest(), self._pages()
-        jobs = reflexes.node_jobs(self.seats, self.tenants, self.owned, hooked=hooked)
+        self.gangs.seen(self.tenants, now_s)
+        jobs = reflexes.node_jobs(self.seats, self.tenants, self.owned, self.gangs, hooked=hooked)
         self.reflexes.seated(now_s, gpus, jobs)
+        self.reflexes.called(now_s, self.gangs.following())
         self.reflexes.heard(now_s, pages, gpus)
         self.orders.settle(self.seats, pages, self.owned)
 
@@ -311,9 +317,13 @@ class Coordinator:
         return ""
 
     def publish_closed_gpus(self) -> None:
-        """For the static table: where no guest may be put while nobody answers."""
+        """For the static table: where no guest may be put while nobody answers.
+
+        And for dcgm-exporter: whose GPUs they are.
+        """
         shut = {uuid for uuid, owner in self.owned.items() if not owner.takes_guests}
         self._closed.publish(one.index for one in self.window.latest() if one.uuid in shut)
+        self._job_map.publish(self.window.latest(), self.seats, self.owned)
 
     def renew_leases(self) -> None:
         """Promise every process to be there for a while longer."""
@@ -325,7 +335,7 @@ class Coordinator:
     def make_locks(self) -> None:
         """The files that guests lock, and the words of owners."""
         guest_locks.make(self.settings.run_dir, [gpu.uuid for gpu in self.window.latest()])
-        self._make_phase_words()
+        phases.create_for(self.settings.run_dir, self.seats.values())
 
     def sweep(self, now_s: float) -> None:
         """Let go of what has ended, and learn which GPUs Slurm gave to owners."""
@@ -344,16 +354,6 @@ class Coordinator:
         if self.seats != before:
             store.save(self.settings.table, self.seats)
             self.host_files.forget(self.seats)
-
-    def _make_phase_words(self) -> None:
-        """For owners to say when they wait; without one a guest has its share and no more."""
-        for seat in self.seats.values():
-            if seat.role == Role.OWNER and seat.tasks:
-                for uuid in seat.gpu_uuids:
-                    try:
-                        phases.create(self.settings.run_dir, uuid, job_id=seat.job_id, uid=seat.uid)
-                    except OSError as error:
-                        _log.error("no phase word for job %d: %s", seat.job_id, error)
 
     def _with_owned_gpus(self, seat: Seat) -> Seat:
         if seat.role != Role.OWNER or seat.gpu_uuids:

@@ -75,6 +75,8 @@ class Link:
                 self._tell("the scheduler has hung up")
             except (LinkError, OSError, TimeoutError, ValueError) as error:
                 self._tell(str(error) or repr(error))
+            except Exception:  # noqa: BLE001 (a bug in one order must not end the link for ever)
+                _log.exception("the link to the scheduler has failed")
             every_s = _TRY_HOSTS_EVERY_S * random.uniform(0.5, 1.5)  # noqa: S311 (no secret)
             await asyncio.sleep(every_s if self._settings.scheduler else _TRY_EVERY_S)
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 
 import json
 import logging
+import time
 from typing import TYPE_CHECKING, Any, Final
 
+from slipstream.coordinator.gangs import Call
+
 if TYPE_CHECKING:
-    from slipstream.coordinator.host_files import HostFiles
-    from slipstream.coordinator.saver import Saver
+    from slipstream.coordinator.daemon import Coordinator
 
 _log = logging.getLogger(__name__)
 _VERSION: Final = 1
@@ -18,9 +20,10 @@ _VERSION: Final = 1
 class Listener:
     """Takes what the scheduler asks for."""
 
-    def __init__(self, saver: Saver, host_files: HostFiles) -> None:
-        self._saver = saver
-        self._host_files = host_files
+    def __init__(self, coordinator: Coordinator) -> None:
+        self._coordinator = coordinator
+        self._saver = coordinator.saver
+        self._host_files = coordinator.host_files
 
     def take(self, line: bytes) -> None:
         """Carry out a line, or say that it was not understood."""
@@ -44,5 +47,13 @@ class Listener:
             case "discard":
                 _log.info("the durable copy of job %d is to be removed", job_id)
                 self._saver.discard(job_id, str(order["token"]), int(order["uid"]))
+            case "turn":
+                call = Call(str(order["from"]), bool(order["runs"]), int(order["after"]))
+                if self._coordinator.gangs.called(job_id, call, time.monotonic()):
+                    self._coordinator.settle()  # now: its other nodes do so, too
+            case "switch":
+                self._coordinator.switch.told(thrown=bool(order["off"]))
+                self._coordinator.settle()
             case other:
-                raise ValueError(f"order {other!r}, known are save, hosts and discard")
+                known = "save, hosts, discard, turn and switch"
+                raise ValueError(f"order {other!r}, known are {known}")

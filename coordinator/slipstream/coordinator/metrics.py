@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 from typing import TYPE_CHECKING, Final
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+from slipstream.coordinator import network
 from slipstream.coordinator.events import job_report
 
 if TYPE_CHECKING:
@@ -32,10 +34,28 @@ class State(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Called at each scrape."""
-        yield from self._gpus()
-        yield from self._jobs()
-        yield from self._reflexes()
-        yield from self._daemon()
+        told = (self._gpus(), self._jobs(), self._reflexes(), self._daemon(), _network())
+        for family in itertools.chain.from_iterable(told):
+            yield self._labelled(family)
+
+    def _labelled(self, family: Metric) -> Metric:
+        """With the cluster and the host, and a job's number as `jobid`.
+
+        `job` is what Prometheus calls its own scrape jobs: it renames ours.
+        """
+        settings = self._coordinator.settings
+        here = {"cluster": settings.cluster, "host": settings.node}
+        family.samples = [
+            sample._replace(
+                labels={
+                    **sample.labels,
+                    **({"jobid": sample.labels["job"]} if "job" in sample.labels else {}),
+                    **here,
+                }
+            )
+            for sample in family.samples
+        ]
+        return family
 
     def _gpus(self) -> Iterator[Metric]:
         window = self._coordinator.window
@@ -54,7 +74,7 @@ class State(Collector):
         yield from (use, memory, joinable)
 
     def _jobs(self) -> Iterator[Metric]:
-        seats = GaugeMetricFamily("slipstream_jobs", "Jobs on this node", labels=["role"])
+        seats = GaugeMetricFamily("slipstream_node_jobs", "Jobs on this node", labels=["role"])
         done = CounterMetricFamily(
             "slipstream_job_minibatches", "Mini-batches done", labels=["job"]
         )
@@ -119,6 +139,22 @@ class State(Collector):
         )
         for name, value in counts.items():
             yield CounterMetricFamily(name, name.replace("_", " ") + " in all", value=value)
+
+
+def _network() -> Iterator[Metric]:
+    """What the node's own devices carried."""
+    received = CounterMetricFamily(
+        "slipstream_network_received_bytes", "By this device", labels=["device"]
+    )
+    sent = CounterMetricFamily("slipstream_network_sent_bytes", "By this device", labels=["device"])
+    errors = CounterMetricFamily(
+        "slipstream_network_errors", "Spoiled or dropped, both ways", labels=["device"]
+    )
+    for one in network.devices():
+        received.add_metric([one.name], one.received_bytes)
+        sent.add_metric([one.name], one.sent_bytes)
+        errors.add_metric([one.name], one.errors)
+    yield from (received, sent, errors)
 
 
 class MetricsServer:

@@ -44,6 +44,8 @@ class NodeSocket:
         self._open = 0
         self.answered = 0
         self.refused = 0
+        self.on_answer: Callable[[], None] = lambda: None
+        """Called whenever a task was answered."""
 
     async def start(self) -> asyncio.Server:
         """Listen. Any user's task may ask; what it may have is decided by who it is."""
@@ -82,6 +84,7 @@ class NodeSocket:
             _log.warning("request of pid %d (uid %d) refused: %s", peer.pid, peer.uid, error)
             return f"error {error}\n"
         self.answered += 1
+        self.on_answer()
         return text
 
 

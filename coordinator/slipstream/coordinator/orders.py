@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from slipstream.coordinator.blocks import Block
+    from slipstream.coordinator.gangs import Gangs, Together
     from slipstream.coordinator.joining import Owner
     from slipstream.coordinator.reflexes import Reflexes
     from slipstream.coordinator.seats import Seat
@@ -24,7 +25,7 @@ _log = logging.getLogger(__name__)
 class Orders:
     """The directives of a node's jobs."""
 
-    def __init__(self, reflexes: Reflexes) -> None:
+    def __init__(self, reflexes: Reflexes, gangs: Gangs) -> None:
         self.times_stopped = 0
         """How often a guest was told to stand still."""
         self.saving: set[int] = set()
@@ -32,12 +33,17 @@ class Orders:
         self._asked_to_save: set[int] = set()
         """Those of them whose pages say so."""
         self._reflexes = reflexes
+        self._gangs = gangs
         self._orders: dict[int, Directive] = {}
         self._heard: set[int] = set()
 
     def of(self, job_id: int) -> Directive:
         """What a job's next page says from the beginning."""
         return self._orders.get(job_id, Directive())
+
+    def all(self) -> Mapping[int, Directive]:
+        """What every job is asked for by now."""
+        return self._orders
 
     def has_heard(self, job_id: int) -> bool:
         """Whether the processes of a job know what its pages ask for by now."""
@@ -66,6 +72,9 @@ class Orders:
     def _ordered(self, seat: Seat, pages: Sequence[Block], owned: Mapping[str, Owner]) -> Directive:
         """What a job is asked for by now; asks for it if that is new to any of its pages."""
         order = self._order(seat, pages, owned)
+        takes_turns = seat.job_id in self._reflexes.machine.wheel.members
+        if takes_turns and (how := self._gangs.together(seat.job_id)):
+            return _ordered_together(order, pages, how)
         if asking.stand_apart(pages, order):
             order = asking.ask(pages, replace(order, epoch=order.epoch + 1))
         elif any(block.directive != order for block in pages):
@@ -101,3 +110,14 @@ class Orders:
         elif order.request != before.request and order.request == Request.NONE:
             _log.info("job %d goes on", seat.job_id)
         return order
+
+
+def _ordered_together(order: Directive, pages: Sequence[Block], how: Together) -> Directive:
+    """Ask a gang's ranks here; again only if its leader has named another mini-batch since."""
+    asks = order.request in (Request.PARK, Request.PAUSE)
+    moved = asks and how.after is not None and how.after > order.armed_for_minibatch
+    if moved and order.armed_for_minibatch and not asking.heard(pages):
+        return asking.ask_gang(pages, replace(order, epoch=order.epoch + 1), how)
+    if any(block.directive != order for block in pages):
+        return asking.ask_gang(pages, order, how)
+    return order

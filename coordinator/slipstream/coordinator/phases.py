@@ -4,10 +4,20 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from slipstream.wire import owner_phase
+from slipstream.wire.control_block import Role
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from slipstream.coordinator.seats import Seat
+
+_log = logging.getLogger(__name__)
 
 
 def create(run_dir: Path, gpu_uuid: str, *, job_id: int, uid: int) -> None:
@@ -33,6 +43,17 @@ def create(run_dir: Path, gpu_uuid: str, *, job_id: int, uid: int) -> None:
         raise
     finally:
         os.close(descriptor)
+
+
+def create_for(run_dir: Path, seats: Iterable[Seat]) -> None:
+    """For owners to say when they wait; without one a guest has its share and no more."""
+    for seat in seats:
+        if seat.role == Role.OWNER and seat.tasks:
+            for uuid in seat.gpu_uuids:
+                try:
+                    create(run_dir, uuid, job_id=seat.job_id, uid=seat.uid)
+                except OSError as error:
+                    _log.error("no phase word for job %d: %s", seat.job_id, error)
 
 
 def _is_of(path: Path, job_id: int, uid: int) -> bool:

@@ -8,21 +8,17 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-_KIN = re.compile(
-    rb"^Name:\t(?P<name>[^\n]*)\n.*?^PPid:\t(?P<parent>\d+)\n.*?^Uid:\t(?P<uid>\d+)",
-    re.DOTALL | re.MULTILINE,
-)
-
+_UID = re.compile(rb"^Uid:\t(\d+)", re.MULTILINE)
 _MOST_KIN = 1024
 
 
 @dataclass(frozen=True, slots=True)
 class Kin:
-    """What a process is called, who started it, and whose it is."""
+    """What a process is called, who started it, and when."""
 
     name: str
     parent: int
-    uid: int
+    started_ticks: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,11 +41,17 @@ class ProcFs:
 
     def kin(self, pid: int) -> Kin | None:
         """Where it belongs; None if it is gone."""
-        # By its real user: the folder of a process that may not be traced is root's.
-        told = _KIN.search(self._read(pid, "status"))
-        if told is None:
+        head, _, tail = self._read(pid, "stat").rpartition(b")")
+        fields = tail.split()
+        if not fields:
             return None
-        return Kin(told["name"].decode(errors="replace"), int(told["parent"]), int(told["uid"]))
+        name = head.partition(b"(")[2].decode(errors="replace")
+        return Kin(name, int(fields[1]), int(fields[19]))
+
+    def real_uid(self, pid: int) -> int | None:
+        """Who runs it; None if it is gone. The folder of one that may not be traced is root's."""
+        told = _UID.search(self._read(pid, "status"))
+        return int(told[1]) if told else None
 
     def started_ticks(self, pid: int) -> int:
         """When it started, or 0 if there is none or only its zombie."""

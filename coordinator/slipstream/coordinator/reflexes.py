@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from slipstream.coordinator.blocks import Block
+    from slipstream.coordinator.gangs import Gangs
     from slipstream.coordinator.gpus import GpuSample
     from slipstream.coordinator.joining import Owner
     from slipstream.coordinator.seats import Seat
@@ -83,7 +84,8 @@ class Reflexes:
         self._at_s = 0.0
 
     @property
-    def _enforces(self) -> bool:
+    def enforces(self) -> bool:
+        """Whether what is decided is carried out."""
         return self.mode is Mode.ENFORCE and not self.off
 
     @property
@@ -110,7 +112,7 @@ class Reflexes:
 
     def guarantees(self) -> list[Guarantee]:
         """What owners lost to guests; only where guests did as they were told."""
-        return self.machine.guarantees() if self._enforces else []
+        return self.machine.guarantees() if self.enforces else []
 
     def told(self, job_id: int) -> dict[str, Any]:
         """What the scheduler hears of a job beside how far it is."""
@@ -174,6 +176,13 @@ class Reflexes:
         if due_s is not None and due_s <= at_s:
             self._tell(events.TimerFired(at_s))
 
+    def called(self, at_s: float, calls: Mapping[int, bool]) -> None:
+        """What the leaders of gangs on other nodes have decided about their turns here."""
+        for job_id, runs in sorted(calls.items()):
+            member = self.machine.wheel.members.get(job_id)
+            if member and member.called != runs:
+                self._tell(events.TurnCalled(at_s, job_id, runs=runs))
+
     def _calm(self, at_s: float, job_id: int, pages: Sequence[Block]) -> None:
         """A job that was hurried to its boundary is there, or was given time enough."""
         wanted = self._wanted.get(job_id, FREE)
@@ -212,7 +221,7 @@ class Reflexes:
         self._wanted[command.job_id] = after
         kind = type(command).__name__.lower()
         self.commands[kind, str(command.reason)] += 1
-        said = "" if self._enforces else "would be: "
+        said = "" if self.enforces else "would be: "
         level = logging.INFO if isinstance(command, Park | Return | Unpark) else logging.DEBUG
         _log.log(level, "%s%s", said, command)
 
@@ -221,6 +230,7 @@ def node_jobs(
     seats: Mapping[int, Seat],
     tenants: Mapping[int, Tenant],
     owned: Mapping[str, Owner],
+    gangs: Gangs,
     *,
     hooked: Iterable[int],
 ) -> list[NodeJob]:
@@ -253,7 +263,10 @@ def node_jobs(
                     tenants.get(job_id),
                 )
             )
-    return found
+    return [
+        replace(one, gang=gangs.nodes(one.job_id), leads=gangs.follows(one.job_id) is None)
+        for one in found
+    ]
 
 
 def _job(

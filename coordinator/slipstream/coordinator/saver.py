@@ -75,15 +75,16 @@ class Saver:
         """Ask a job to save itself, and carry that; the answer is in `told`."""
         node = self._coordinator
         seat = node.seats.get(job_id)
+        pages = tuple(node.progress().get(job_id, ()))
         if job_id in self._numbers:
             self._numbers[job_id] = number  # asked again after a restart: one answer will do
         elif seat is None:
             self._refuse(job_id, number, "it is not on this node")
-        elif not restorable(node.progress().get(job_id, ())):
+        elif not restorable(pages):
             self._refuse(job_id, number, "its training cannot be restored")
         elif not node.settings.durable_dir:
             self._refuse(job_id, number, "this node knows no shared filesystem")
-        elif not node.checkpoints.carry(seat):
+        elif not node.checkpoints.carry(seat, ranks=len(_training(pages))):
             self._refuse(job_id, number, "nobody could be started to carry it")
         else:
             self._numbers[job_id] = number
@@ -146,5 +147,9 @@ class Saver:
 
 def restorable(pages: Iterable[Progress]) -> bool:
     """Whether all processes of a job that train can be saved, and there is one."""
-    training = [page for page in pages if page.minibatches]
+    training = _training(pages)
     return bool(training) and all(Capability.RESTORABLE in page.capabilities for page in training)
+
+
+def _training(pages: Iterable[Progress]) -> list[Progress]:
+    return [page for page in pages if page.minibatches]

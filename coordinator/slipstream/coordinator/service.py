@@ -13,7 +13,8 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from slipstream.coordinator.daemon import Coordinator
-from slipstream.coordinator.events import HEARTBEAT_S, what_matters
+from slipstream.coordinator.events import HEARTBEAT_S, VERSION, what_matters
+from slipstream.coordinator.gangs import REPEATED_EVERY_S
 from slipstream.coordinator.listener import Listener
 from slipstream.coordinator.metrics import MetricsServer
 from slipstream.wire.supervisor import Supervisor
@@ -27,10 +28,11 @@ _log = logging.getLogger(__name__)
 
 TICK_S: Final = 0.1
 HURRIED_TICK_S: Final = 0.02
-IDLE_TICK_S: Final = 0.5
-"""While nobody of ours is on the node: all that can come is an owner, or a task that asks."""
+LOOK_EVERY_S: Final = 0.5
+"""While only others are on the node."""
+IDLE_TICK_S: Final = 1.0
+"""While nobody is on the node: all that can come is an owner, or a task that asks, and wakes us."""
 LEASE_EVERY_S: Final = 1.0
-SCAN_EVERY_S: Final = 0.5
 TIDY_EVERY_S: Final = 5.0
 
 
@@ -53,7 +55,7 @@ async def run(settings: Settings) -> None:
             for server in await _servers(coordinator):
                 await stack.enter_async_context(server)
             _log.info("coordinating %s in %s", settings.node, settings.run_dir)
-            listener = Listener(coordinator.saver, coordinator.host_files)
+            listener = Listener(coordinator)
             listening = asyncio.create_task(coordinator.link.keep(listener.take))
             try:
                 await _tick_until_stopped(coordinator)
@@ -85,24 +87,35 @@ async def _servers(coordinator: Coordinator) -> list[asyncio.Server]:
     ]
     if settings.metrics_port:
         servers.append(
-            await asyncio.start_server(metrics.serve, "127.0.0.1", settings.metrics_port)
+            await asyncio.start_server(
+                metrics.serve, settings.metrics_address, settings.metrics_port
+            )
         )
     return servers
 
 
 async def _tick_until_stopped(coordinator: Coordinator) -> None:
-    stopped = asyncio.Event()
+    stopped, woken = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
+
+    def stop() -> None:
+        stopped.set()
+        woken.set()
+
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stopped.set)
+        loop.add_signal_handler(number, stop)
+    coordinator.socket.on_answer = woken.set
     clock = _Clock(coordinator)
     supervisor = Supervisor(os.environ)
     supervisor.ready()
     while not stopped.is_set():
+        woken.clear()
         await clock.tick()
         supervisor.alive()
+        # The first task on an idle node is looked at at once, the others with the next tick.
+        until = stopped if coordinator.seats else woken
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(stopped.wait(), _until_the_next_s(coordinator))
+            await asyncio.wait_for(until.wait(), _until_the_next_s(coordinator))
     supervisor.stopping()
     await clock.finish()
 
@@ -111,7 +124,9 @@ def _until_the_next_s(coordinator: Coordinator) -> float:
     # Whoever has the next turn waits for the one before to be gone.
     if coordinator.reflexes.hurries or coordinator.saver.hurries:
         return HURRIED_TICK_S
-    return TICK_S if coordinator.seats else IDLE_TICK_S
+    if coordinator.seats:
+        return TICK_S
+    return LOOK_EVERY_S if coordinator.tenants else IDLE_TICK_S
 
 
 class _Clock:
@@ -123,7 +138,10 @@ class _Clock:
         self._scan_due_s = 0.0
         self._tidy_due_s = 0.0
         self._heartbeat_due_s = 0.0
+        self._call_due_s = 0.0
+        self._published: tuple[Any, ...] = ()
         self._told: tuple[Any, ...] = ()
+        self._called: list[dict[str, Any]] = []
         self._sending: asyncio.Task[bool] | None = None
 
     async def tick(self) -> None:
@@ -132,7 +150,7 @@ class _Clock:
             await asyncio.to_thread(self._coordinator.sample)
             now_s = time.monotonic()
             if now_s >= self._scan_due_s:
-                self._scan_due_s = now_s + SCAN_EVERY_S
+                self._scan_due_s = now_s + LOOK_EVERY_S
                 self._coordinator.scan()
             self._coordinator.sweep(now_s)  # each time: others wait for what an ended job leaves
             if now_s >= self._leases_due_s:
@@ -149,6 +167,7 @@ class _Clock:
                 if not await self._coordinator.link.send(told):
                     self._coordinator.saver.keep(told)  # for a scheduler that is back soon
             self._report(now_s)
+            await self._call(now_s)
         except OSError:
             _log.exception("this tick was not completed")
 
@@ -157,11 +176,25 @@ class _Clock:
         if self._sending:
             await self._sending
 
+    async def _call(self, now_s: float) -> None:
+        """Tell the other nodes of gangs that are led here whose turn it is."""
+        node = self._coordinator
+        if not node.reflexes.enforces:
+            return
+        calls = node.gangs.calls(node.reflexes.machine.wheel.members.values(), node.orders.all())
+        if calls and (calls != self._called or now_s >= self._call_due_s):
+            told = {"v": VERSION, "node": node.settings.node, "at_s": time.time()}
+            self._call_due_s = now_s + REPEATED_EVERY_S
+            self._called = calls if await node.link.send({**told, "calls": calls}) else []
+
     def _report(self, now_s: float) -> None:
         told = self._coordinator.look()
         matters = what_matters(told)
         if self._sending and not self._sending.done():
             return  # what changed meanwhile is seen again at the next tick
+        if matters != self._published:  # on disk before anybody hears of it: we may be killed then
+            self._coordinator.publish_closed_gpus()
+            self._published = matters
         link = self._coordinator.link
         if not link.is_up:
             return

@@ -47,7 +47,7 @@ class Settings:
     gpu_state: str
     """Where simulated GPUs live; empty with real ones."""
     metrics_port: int
-    """On the loopback; 0: only the Unix socket."""
+    """0: only the Unix socket."""
     durable_dir: Path | None
     """On the shared filesystem: where checkpoints outlive this node."""
     checkpoint_room_bytes: int
@@ -67,6 +67,9 @@ class Settings:
     """Its name in slurm.conf."""
     munge_socket: str = ""
     """Of munged; empty: where libmunge looks."""
+    metrics_address: str = "127.0.0.1"
+    dcgm_job_dir: Path | None = None
+    """Where dcgm-exporter finds which jobs use which GPU."""
     trusted: frozenset[int] = frozenset({0})
     """Whose scheduler is believed: root's and Slurm's user's."""
 
@@ -153,7 +156,18 @@ def read(argv: Sequence[str] | None, environment: Mapping[str, str]) -> Settings
         help="the kill switch: thrown while it exists (default: %(default)s)",
     )
     add("--turn-s", type=_turn, default=60.0, help="a shared job's turn (default: %(default)s)")
-    add("--metrics-port", type=int, default=0, help="also on the loopback (default: off)")
+    add("--metrics-port", type=int, default=0, help="metrics by TCP, too (default: off)")
+    add(
+        "--metrics-address",
+        default="127.0.0.1",
+        help="where; whoever reaches it can read them (default: %(default)s)",
+    )
+    add(
+        "--dcgm-job-dir",
+        type=Path,
+        default=environment.get("SLIPSTREAM_DCGM_JOB_DIR") or None,
+        help="say there which jobs use which GPU, for dcgm-exporter (default: nowhere)",
+    )
     add(
         "--durable-dir",
         type=Path,
@@ -192,6 +206,7 @@ def read(argv: Sequence[str] | None, environment: Mapping[str, str]) -> Settings
         join_hookless_owners=told.join_hookless_owners,
         gpu_state=environment.get("SLIPSTREAM_GPU_STATE", ""),
         metrics_port=told.metrics_port,
+        metrics_address=told.metrics_address,
         durable_dir=told.durable_dir,
         checkpoint_room_bytes=max(0, told.checkpoint_room_mib) << 20,
         memory_floor_bytes=max(0, told.memory_floor_mib) << 20,
@@ -199,6 +214,7 @@ def read(argv: Sequence[str] | None, environment: Mapping[str, str]) -> Settings
         disable_file=told.disable_file,
         mode=_mode(parser, told.mode),
         node_rules=NodeRules(turn_s=told.turn_s),
+        dcgm_job_dir=told.dcgm_job_dir,
         **_to_the_scheduler(parser, told, environment),
     )
 

@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Final
 
 from slipstream.coordinator.processes import gpus_held, indices
 from slipstream.coordinator.seats import Task
+from slipstream.slurm_plugin.errors import SlurmParseError
+from slipstream.slurm_plugin.hosts import expand
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -31,6 +33,7 @@ _WORD = re.compile(r"[A-Za-z0-9_.:-]{1,31}")
 _STEPD: Final = "slurmstepd"
 _SLURM: Final = "slurm"
 _PLACEHOLDER = re.compile(r"slipstream-owner-(\d{1,10})")
+_MOST_LETTERS: Final = 4096
 _YOUNG_S: Final = 10
 _TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
 _STARTERS: Final = ("slurmd", _STEPD)
@@ -53,6 +56,8 @@ class Tenant:
     """The guest that its GPUs are for, if it is a placeholder of the scheduler's."""
     nodes: int = 0
     """How many nodes it runs on; 0 if Slurm did not say."""
+    gang: tuple[str, ...] = ()
+    """All of them, in Slurm's order, if they are several."""
 
     @property
     def is_guest(self) -> bool:
@@ -91,38 +96,37 @@ class Tenants:
         steps = {
             pid: step[1]
             for pid, one in kin.items()
-            if one.name == _STEPD and one.uid == os.geteuid()
+            if one.name == _STEPD and self._procfs.real_uid(pid) == os.geteuid()
             if (step := _STEP.match(self._procfs.title(pid)))
         }
+        # Who was just started may be about to exec another program: it is looked at again.
+        young_ticks = (time.clock_gettime(time.CLOCK_BOOTTIME) - _YOUNG_S) * _TICKS_PER_S
         for pid, one in kin.items():
             if one.name in _STARTERS:
                 continue
             environment = self._procfs.environment(pid) if one.parent in steps else {}
             if one.parent in steps and "SLURMD_NODENAME" not in environment:
                 continue  # it has not come to the exec that tells it so
-            found = environment and self._tenant(pid, one.uid, steps[one.parent], environment)
+            found = environment and self._tenant(pid, steps[one.parent], environment)
             if found:
                 self._found[pid] = found
-            elif not self._is_young(pid):
+            elif one.started_ticks <= young_ticks:
                 self._dull.add(pid)
         return _by_job(self._found.values())
-
-    def _is_young(self, pid: int) -> bool:
-        """Who was just started may be about to exec another program: it is looked at again."""
-        now_ticks = time.clock_gettime(time.CLOCK_BOOTTIME) * _TICKS_PER_S
-        return now_ticks - self._procfs.started_ticks(pid) < _YOUNG_S * _TICKS_PER_S
 
     def _lives(self, one: Tenant) -> bool:
         (task,) = one.tasks
         return self._procfs.lives(task.pid, task.started_ticks)
 
-    def _tenant(self, pid: int, uid: int, step: str, environment: dict[str, str]) -> Tenant | None:
+    def _tenant(self, pid: int, step: str, environment: dict[str, str]) -> Tenant | None:
         job = environment.get("SLURM_JOB_ID", "")
-        started_ticks = self._procfs.started_ticks(pid)
+        started_ticks, uid = self._procfs.started_ticks(pid), self._procfs.real_uid(pid)
         # Nodes of a sandbox share a machine, and those of two sandboxes their names.
         here = (environment.get("SLURMD_NODENAME"), environment.get("SLIPSTREAM_GPU_STATE", ""))
-        if here != (self._node, self._gpu_state) or not job.isdigit() or not started_ticks:
+        if here != (self._node, self._gpu_state) or not job.isdigit():
             return None
+        if not started_ticks or uid is None:
+            return None  # it has just ended
         number = environment.get("SLURM_LOCALID", "")
         task = Task(
             step=step,
@@ -141,7 +145,16 @@ class Tenants:
             carrier={key: value for key, _, value in words if _WORD.fullmatch(value)},
             stands_for=_stands_for(uid, environment),
             nodes=int(nodes) if nodes.isdigit() else 0,
+            gang=_gang(environment.get("SLURM_JOB_NODELIST", "")),
         )
+
+
+def _gang(nodes: str) -> tuple[str, ...]:
+    """Several nodes, as Slurm writes them; what cannot be read is none."""
+    with contextlib.suppress(SlurmParseError):
+        found = expand(nodes) if len(nodes) < _MOST_LETTERS else ()
+        return found if len(found) > 1 else ()
+    return ()
 
 
 def _stands_for(uid: int, environment: Mapping[str, str]) -> int:
@@ -172,5 +185,6 @@ def _by_job(found: Iterable[Tenant]) -> dict[int, Tenant]:
             carrier={**known.carrier, **one.carrier},
             stands_for=known.stands_for,
             nodes=max(known.nodes, one.nodes),
+            gang=known.gang or one.gang,
         )
     return jobs

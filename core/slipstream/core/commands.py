@@ -102,6 +102,19 @@ class Start:
     nodes: tuple[str, ...]
     gpus: int = 0
     """Of each node, if it owns them from now on instead of sitting beside others."""
+    size: int = 0
+    """GPUs of each node, if it goes on with another number of them."""
+    at_once: bool = True
+    """False: on the node that it left. When it starts there is Slurm's to say."""
+
+
+@dataclass(frozen=True, slots=True)
+class Resize:
+    """Let a waiting job ask for so many GPUs of each node; nothing else of it is changed."""
+
+    token: str
+    key: str
+    size: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +169,7 @@ Command: TypeAlias = (
     | Save
     | Requeue
     | Start
+    | Resize
     | MakeGuest
     | Extend
     | Upgrade

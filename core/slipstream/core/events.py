@@ -139,6 +139,18 @@ class MoveAsked:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ResizeAsked:
+    """Somebody wants a running elastic job to go on with so many GPUs."""
+
+    at_s: float
+    key: str
+    gpus: int
+    why: str = ""
+    forced: bool = False
+    """By an operator, who need not wait between two changes as long as we do."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class JobSaved:
     """A node has saved a job to the shared filesystem, or could not."""
 
@@ -185,6 +197,7 @@ class StateRestored:
     swapped: tuple[tuple[str, float], ...] = ()
     waits: tuple[Wait, ...] = ()
     upgrades: tuple[Upgraded, ...] = ()
+    idle_since_s: float | None = None
 
 
 Event: TypeAlias = (
@@ -200,6 +213,7 @@ Event: TypeAlias = (
     | SwitchedOn
     | CommandRefused
     | MoveAsked
+    | ResizeAsked
     | JobSaved
     | SchedulerStarted
     | TimerFired

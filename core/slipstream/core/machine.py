@@ -8,7 +8,7 @@ and who carries out the commands. The same events give the same commands.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final, assert_never
+from typing import TYPE_CHECKING, assert_never
 
 from slipstream.core import (
     answers,
@@ -16,6 +16,7 @@ from slipstream.core import (
     extending,
     moving,
     proposals,
+    resizing,
     swapping,
     upgrading,
 )
@@ -27,26 +28,18 @@ from slipstream.core.moves import Stage
 from slipstream.core.placement import Placement
 from slipstream.core.planning import Planner, Verdict
 from slipstream.core.reasons import Reason
-from slipstream.core.records import PHASE_OF, JobRecord, Phase, unseen_key
+from slipstream.core.records import PHASE_OF, REASON_OF, JobRecord, Phase, seen_as, unseen_key
 from slipstream.core.rules import Rules
 from slipstream.core.sitting import felt
 from slipstream.core.state import State, restored
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from slipstream.core.commands import Command
     from slipstream.core.events import Event
+    from slipstream.core.placement import Need
     from slipstream.core.sights import JobSight, NodeSight
-
-_REASON_OF: Final[Mapping[Phase, Reason]] = {
-    Phase.SUBMITTED: Reason.NOT_SEEN_YET,
-    Phase.LOST: Reason.NEVER_ARRIVED,
-    Phase.RUNNING: Reason.RUNNING,
-    Phase.SUSPENDED: Reason.SUSPENDED,
-    Phase.COMPLETING: Reason.COMPLETING,
-    Phase.ENDED: Reason.ENDED,
-}
 
 
 class Machine:
@@ -59,6 +52,7 @@ class Machine:
         self._mirror = Mirror(rules_of(self.state))
         self._stale = False
         self._swap_at_s: float | None = None
+        self._grow_at_s: float | None = None
 
     def handle(self, event: Event) -> list[Command]:  # noqa: C901, PLR0911, PLR0912 (a table)
         """Take in what happened and say what to do."""
@@ -102,12 +96,16 @@ class Machine:
                 upgrading.refused(state, event)
                 self._stale = True
                 return []
+            case events.CommandRefused(about="Resize"):
+                return []
             case events.CommandRefused():
                 self._refused(event)
                 moving.refused(state, event.token, event.text, event.at_s)
                 return []
             case events.MoveAsked():
                 return self._asked_to_move(event)
+            case events.ResizeAsked():
+                return self._asked_to_resize(event)
             case events.JobSaved():
                 return moving.saved(state, event)
             case events.SchedulerStarted():
@@ -129,7 +127,8 @@ class Machine:
         due = [advice.until_s - half_s for advice in self.state.advice.values()]
         due += map(moving.due_at_s, self.state.moves.values())
         due += upgrading.due_at_s(self.state)
-        due += [at_s for at_s in (self._mirror.stale_at_s, self._swap_at_s) if at_s is not None]
+        asked_for = (self._mirror.stale_at_s, self._swap_at_s, self._grow_at_s)
+        due += [at_s for at_s in asked_for if at_s is not None]
         due += [
             record.since_s + self._patience_s(record)
             for record in self.state.jobs.values()
@@ -190,8 +189,8 @@ class Machine:
             record = None
         if record is None:
             record, settled = self._first_seen(sight, phase, at_s)
-        reason = _REASON_OF.get(phase, Reason.LEFT_TO_SLURM if not record.token else record.reason)
-        moved = record.moved(phase, at_s, _told(sight)) if phase is not record.phase else record
+        reason = REASON_OF.get(phase, Reason.LEFT_TO_SLURM if not record.token else record.reason)
+        moved = record.moved(phase, at_s, seen_as(sight)) if phase is not record.phase else record
         moved = replace(moved, key=sight.ref, sight=sight, reason=reason)
         self.state.put(moved)
         moving.seen(self.state, moved, at_s)
@@ -203,7 +202,7 @@ class Machine:
         known = self.state.requests.get(asked.token) if asked else None
         if asked and known:
             self.state.requests[asked.token] = replace(
-                known, role=asked.role, may_be_guest=asked.may_be_guest
+                known, role=asked.role, may_be_guest=asked.may_be_guest, size=asked.size
             )
 
     def _first_seen(
@@ -225,12 +224,12 @@ class Machine:
                 key=sight.ref,
                 token=asked.token,
                 phase=phase,
-                reason=_REASON_OF.get(phase, Reason.NOT_SEEN_YET),
+                reason=REASON_OF.get(phase, Reason.NOT_SEEN_YET),
                 since_s=at_s,
             ).explained(
                 Reason.NOT_SEEN_YET, at_s, f"found in the queue as {asked.job_class} {asked.role}"
             )
-            fresh = fresh.explained(fresh.reason, at_s, _told(sight))
+            fresh = fresh.explained(fresh.reason, at_s, seen_as(sight))
             return fresh, [] if siblings else [Settle(asked.token, Arrival.SEEN, sight.ref)]
         return announced, [Settle(asked.token, Arrival.SEEN, sight.ref)]
 
@@ -271,14 +270,22 @@ class Machine:
         """Where a job would move to now, or why it does not move."""
         if not self.state.advising:
             return Reason.SWITCHED_OFF if self.state.switched_off else Reason.WOULD_ADVISE
-        return moving.target_for(
-            self.state,
-            lambda need: self._mirror.probe(need, self._left, at_s),
-            key,
-            nodes,
-            at_s,
-            forced=forced,
-        )
+        return moving.target_for(self.state, self._probe(at_s), key, nodes, at_s, forced=forced)
+
+    def sized_where(self, asked: events.ResizeAsked) -> Placement | Reason:
+        """Where an elastic job would go on with so many GPUs, or why it does not."""
+        if not self.state.advising:
+            return Reason.SWITCHED_OFF if self.state.switched_off else Reason.WOULD_ADVISE
+        return resizing.target_for(self.state, self._probe(asked.at_s), self._left, asked)
+
+    def _probe(self, at_s: float) -> Callable[[Need], Placement | Reason]:
+        return lambda need: self._mirror.probe(need, self._left, at_s)
+
+    def _asked_to_resize(self, event: events.ResizeAsked) -> list[Command]:
+        found = self.sized_where(event)
+        if not isinstance(found, Placement):
+            return []
+        return moving.begin(self.state, event, found, size=event.gpus)
 
     def _asked_to_move(self, event: events.MoveAsked) -> list[Command]:
         found = self.where_to(event.key, event.nodes, event.at_s, forced=event.forced)
@@ -329,13 +336,10 @@ class Machine:
         said = {one.advice_key for one in found.verdicts if on or one.record.key in moves}
         for key in [key for key in state.advice if key not in said]:
             commands += self._withdrawn(key)
-        swaps, self._swap_at_s = swapping.swaps(
-            state,
-            found.verdicts,
-            lambda need: self._mirror.probe(need, self._left, at_s),
-            at_s,
-        )
-        return commands + swaps + proposals.moves(state, self._mirror, self._left, at_s)
+        swaps, self._swap_at_s = swapping.swaps(state, found.verdicts, self._probe(at_s), at_s)
+        commands += swaps + proposals.moves(state, self._mirror, self._left, at_s)
+        resizes, self._grow_at_s = resizing.wishes(state, self._mirror, found, at_s)
+        return commands + resizes
 
     def _advised(self, verdict: Verdict, at_s: float) -> list[Command]:
         """Say where one job should start or wait, unless that was said and still holds."""
@@ -392,8 +396,3 @@ class Machine:
             key: move.target for key, move in state.moves.items() if move.stage is not Stage.SAVING
         }
         return Planner(state.requests, state.advice, stuck, nodes, self._mirror, at_s, bound)
-
-
-def _told(sight: JobSight) -> str:
-    where = f" on {','.join(sight.nodes)}" if sight.nodes else ""
-    return f"{sight.standing} as job {sight.ref}{where}"

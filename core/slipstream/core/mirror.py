@@ -53,7 +53,7 @@ _NOT_LIVE: Final = frozenset(
         Rule.LEVELS,  # turns are the nodes'
         Rule.AGEING,
         Rule.EARLY_FEEDBACK,
-        Rule.GROW_SHRINK,  # a job cannot be requeued with another size yet
+        Rule.GROW_SHRINK,  # beside the brain, which gives seats at once: slipstream.core.resizing
     }
 )
 _NOBODY: Final = Crowd()
@@ -171,6 +171,14 @@ class Mirror:
         if self._topology is None:
             return {}
         return proposed(needs, nodes, unowned, self._topology)
+
+    def idle_gpus(self, name: str) -> int:
+        """GPUs of a node that nobody is on, owner or guest."""
+        ground = self.brain.ground
+        at = ground.node_at.get(name)
+        if at is None or at in ground.closed:
+            return 0
+        return sum(not ground.on[gpu] for gpu in ground.gpus_of[at])
 
     def upgradable(self) -> list[str]:
         """Guests that could own the GPUs they sit on, for all the brain knows."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A move of a job to other nodes, as the machine keeps it."""
+"""A move of a job to other nodes or to another size, as the machine keeps it."""
 
 from __future__ import annotations
 
@@ -26,6 +26,10 @@ PATIENCE_S: Final[Mapping[Stage, float]] = {
     Stage.PLACING: 60.0,
     Stage.RESTORING: 180.0,
 }
+CRED_EXPIRE_S: Final = 180.0
+"""What Slurm makes a requeued job wait (`cred_expire` and a second: 121 s by default), and more.
+On another node it need not; on the one it left it must, or slurmd may take its new credential for
+the one it has revoked, and the job is lost."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +45,12 @@ class Saga:
     target: tuple[str, ...]
     gpus: int = 0
     """Of each node, if it is to own them there: an upgrade."""
+    size: int = 0
+    """GPUs it goes on with, if that is another number than before."""
+    was: int = 0
+    """GPUs it had before."""
+    forced: bool = False
+    """An operator wants it."""
     stage: Stage = Stage.SAVING
     asked_at_s: float
     since_s: float
@@ -53,6 +63,16 @@ class Saga:
     forgotten: bool = False
     """Slurm shows the run again that had left: its controller died before it wrote that down."""
 
+    @property
+    def stays_here(self) -> bool:
+        """Whether it goes on on the node that it leaves, as soon as Slurm lets it."""
+        return self.target == self.origin
+
+    @property
+    def grows(self) -> bool:
+        """Whether it will hold more than it does."""
+        return self.size > self.was > 0
+
     def at(self, stage: Stage, at_s: float) -> Saga:
         """In the next stage."""
         return replace(self, stage=stage, since_s=at_s)
@@ -60,8 +80,14 @@ class Saga:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Left:
-    """When a job last left nodes by a move of ours, so that it is left alone for a while."""
+    """When a job last left nodes by a move of ours, so that it is left alone for a while.
+
+    Also of one that was to leave and could not: its next move has another number.
+    """
 
     number: int
-    at_s: float
-    nodes: tuple[str, ...]
+    at_s: float | None = None
+    """None: it has not left yet."""
+    nodes: tuple[str, ...] = ()
+    tried_at_s: float = 0.0
+    """When it was last to leave, by anybody's wish: to be saved costs a training time."""

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Moving a job to other nodes: a saga of four stages, each with a deadline and a way back. Pure.
+"""Moving a job to other nodes, or to another size: a saga of four stages. Pure.
+
+Each stage has a deadline and a way back.
 
     saving     its node saves it and carries that to the shared filesystem
     leaving    Slurm requeues it; until it completes no more
-    placing    it waits for its new nodes, required by advice, which expires
+    placing    it waits for its new nodes, required by advice, which expires; its size is changed
     restoring  it runs there, until its first mini-batch
 
 Up to the requeue every failure leaves the job running as it was. After it the job is Slurm's like
@@ -16,7 +18,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from slipstream.core.commands import Requeue, Save, Start
-from slipstream.core.moves import PATIENCE_S, Left, Saga, Stage
+from slipstream.core.moves import CRED_EXPIRE_S, PATIENCE_S, Left, Saga, Stage
 from slipstream.core.placement import need_of
 from slipstream.core.reasons import Reason
 from slipstream.core.records import Phase
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from slipstream.core.commands import Command
-    from slipstream.core.events import JobSaved, MoveAsked, NodeReported
+    from slipstream.core.events import JobSaved, MoveAsked, NodeReported, ResizeAsked
     from slipstream.core.placement import Need, Placement
     from slipstream.core.records import JobRecord
     from slipstream.core.sights import JobSight
@@ -37,11 +39,9 @@ _STARTS: Final = 5
 """How often a job that has left is told to start on its new nodes, should Slurm be away."""
 MOST_AT_ONCE: Final = 2
 """Moves of our own under way: each is work for disks, network and Slurm."""
-STANDS_S: Final = 60.0
-"""Requeues of one job are at least so far apart, whoever asks."""
 
 
-def target_for(  # noqa: PLR0911 (one for each way a job does not move)
+def target_for(
     state: State,
     probe: Callable[[Need], Placement | Reason],
     key: str,
@@ -51,6 +51,24 @@ def target_for(  # noqa: PLR0911 (one for each way a job does not move)
     forced: bool,
 ) -> Placement | Reason:
     """Where a job would move to, or why it does not. Without `nodes` the best other ones."""
+    pause_s = state.rules.requeue_pause_s if forced else BETWEEN_MOVES_S
+    why = stays(state, key, at_s, pause_s, forced=forced)
+    if why is not None:
+        return why
+    record = state.jobs[key]
+    need = need_of(state.requests[record.token], record.sight)
+    if need is None:
+        return Reason.SHAPE_NOT_HANDLED
+    return probe(elsewhere(state, record, need, nodes))
+
+
+def stays(  # noqa: PLR0911 (one for each way a job does not move)
+    state: State, key: str, at_s: float, pause_s: float, *, forced: bool
+) -> Reason | None:
+    """Why a job is left where it is, wherever it should go; `pause_s` after it last left.
+
+    By us also after it was last to leave: what could not be saved is not tried again at once.
+    """
     record = state.jobs.get(key)
     if key in state.moves:
         return Reason.MOVING
@@ -65,17 +83,33 @@ def target_for(  # noqa: PLR0911 (one for each way a job does not move)
     if not _is_restorable(state, record):
         return Reason.NOT_RESTORABLE
     left = state.left.get(key)
-    if left and at_s - left.at_s < (STANDS_S if forced else BETWEEN_MOVES_S):
-        return Reason.MOVED_LATELY
-    need = need_of(state.requests[record.token])
-    if need is None:
-        return Reason.SHAPE_NOT_HANDLED
-    away = (*record.sight.nodes, *(left.nodes if left else ()))
-    return probe(replace(need, only_nodes=nodes, excluded_nodes=away))
+    since = [left.at_s, None if forced else left.tried_at_s] if left else []
+    lately = any(then_s is not None and at_s - then_s < pause_s for then_s in since)
+    return Reason.MOVED_LATELY if lately else None
 
 
-def begin(state: State, event: MoveAsked, found: Placement, gpus: int = 0) -> list[Command]:
-    """Ask the job's node to save it; with `gpus` it is to own so many of each node there."""
+def elsewhere(state: State, record: JobRecord, need: Need, nodes: tuple[str, ...] = ()) -> Need:
+    """The same on other nodes: on these, where its user lets it, and not where it was just now."""
+    assert record.sight is not None  # noqa: S101 (it runs)
+    left = state.left.get(record.key)
+    away = (*record.sight.nodes, *(left.nodes if left else ()), *need.excluded_nodes)
+    named = tuple(name for name in nodes if name in need.only_nodes or not need.only_nodes)
+    if nodes and not named:
+        named = record.sight.nodes  # where it may go it does not want to: nowhere
+    return replace(need, only_nodes=named or need.only_nodes, excluded_nodes=away)
+
+
+def begin(
+    state: State,
+    event: MoveAsked | ResizeAsked,
+    found: Placement,
+    gpus: int = 0,
+    size: int = 0,
+) -> list[Command]:
+    """Ask the job's node to save it; with `gpus` it is to own so many of each node there.
+
+    With `size` it goes on with that many.
+    """
     record = state.jobs[event.key]
     assert record.sight is not None  # noqa: S101 (target_for has looked)
     left = state.left.get(event.key)
@@ -87,14 +121,29 @@ def begin(state: State, event: MoveAsked, found: Placement, gpus: int = 0) -> li
         origin=record.sight.nodes,
         target=found.nodes,
         gpus=gpus,
+        size=size,
+        was=record.sight.gpus,
+        forced=event.forced,
         asked_at_s=event.at_s,
         since_s=event.at_s,
         submitted_at_s=record.sight.submitted_at_s,
     )
     state.moves[move.key] = move
+    state.left[move.key] = replace(
+        left or Left(number=0), number=move.number, tried_at_s=event.at_s
+    )
     to = ",".join(move.target) + (", as owner" if gpus else "")
-    _tell(state, move.key, event.at_s, f"moves to {to}: {event.why}")
+    text = (
+        f"is to train with {size} GPUs instead of {move.was}, on {to}" if size else f"moves to {to}"
+    )
+    _tell(state, move.key, event.at_s, f"{text}: {event.why}")
     return [_order(move)]
+
+
+def call_off(state: State, move: Saga, at_s: float, why: str) -> None:
+    """One that is still being saved stays as it is; one that has left is Slurm's again."""
+    what = "stays" if move.stage is Stage.SAVING else "its move is given up"
+    _end(state, move, at_s, f"{what}: {why}")
 
 
 def saved(state: State, event: JobSaved) -> list[Command]:
@@ -111,7 +160,8 @@ def saved(state: State, event: JobSaved) -> list[Command]:
         _end(state, move, event.at_s, "stays: nothing is to be carried out any more")
         return []
     state.moves[move.key] = move.at(Stage.LEAVING, event.at_s)
-    state.left[move.key] = Left(number=move.number, at_s=event.at_s, nodes=move.origin)
+    left = state.left.get(move.key) or Left(number=move.number)  # of an older journal
+    state.left[move.key] = replace(left, at_s=event.at_s, nodes=move.origin)
     size = event.bytes_carried / 1e6
     _tell(state, move.key, event.at_s, f"saved, {size:.0f} MB in {event.seconds:.1f} s: requeued")
     return [_order(state.moves[move.key])]
@@ -133,13 +183,15 @@ def seen(state: State, record: JobRecord, at_s: float) -> None:
             back = replace(move.at(Stage.LEAVING, at_s), gone=False, forgotten=True)
             state.moves[move.key] = back
             return
-        if record.sight.nodes == move.origin and move.stage is Stage.LEAVING:
+        if _has_not_left(move, record.sight):
             return  # not requeued yet, or refused: the deadline tells
-        if record.sight.nodes == move.target:
+        size = move.size or record.sight.gpus
+        if record.sight.nodes == move.target and record.sight.gpus == size:
             state.moves[move.key] = move.at(Stage.RESTORING, at_s)
         else:
             where = ",".join(record.sight.nodes)
-            _end(state, move, at_s, f"Slurm started it on {where} instead")
+            held = f" with {record.sight.gpus} GPUs" if move.size else ""
+            _end(state, move, at_s, f"Slurm started it on {where}{held} instead")
 
 
 def controller_back(state: State) -> None:
@@ -147,12 +199,21 @@ def controller_back(state: State) -> None:
     for move in list(state.moves.values()):
         if move.stage is Stage.LEAVING:
             state.moves[move.key] = replace(move, forgotten=True)
+        elif move.stage is Stage.PLACING and move.starts < _STARTS:
+            state.moves[move.key] = replace(move, stage=Stage.LEAVING)
 
 
 def _is_back(move: Saga, sight: JobSight) -> bool:
     """Whether Slurm takes the run that has left for one that is still there."""
     same = sight.nodes == move.origin and sight.submitted_at_s == move.submitted_at_s
     return move.gone and same
+
+
+def _has_not_left(move: Saga, sight: JobSight) -> bool:
+    """Whether this is still the run that is to leave."""
+    if move.stage is not Stage.LEAVING or sight.nodes != move.origin:
+        return False
+    return not move.stays_here or sight.submitted_at_s == move.submitted_at_s
 
 
 def starts(state: State, at_s: float) -> list[Command]:
@@ -182,7 +243,8 @@ def reported(state: State, report: NodeReported) -> None:
         for job in report.jobs:
             if job.ref == move.job_id and job.minibatch and report.at_s > move.since_s:
                 took_s = report.at_s - move.asked_at_s
-                _end(state, move, report.at_s, f"moved, {took_s:.1f} s in all")
+                done = f"trains with {move.size} GPUs" if move.size else "moved"
+                _end(state, move, report.at_s, f"{done}, {took_s:.1f} s in all")
 
 
 def refused(state: State, token: str, text: str, at_s: float) -> None:
@@ -224,7 +286,8 @@ def overdue(state: State, at_s: float) -> None:
 
 def due_at_s(move: Saga) -> float:
     """When the present stage has taken too long."""
-    return move.since_s + PATIENCE_S[move.stage]
+    slurm_s = CRED_EXPIRE_S if move.stage is Stage.PLACING and move.stays_here else 0.0
+    return move.since_s + PATIENCE_S[move.stage] + slurm_s
 
 
 def _order(move: Saga) -> Command:
@@ -233,7 +296,15 @@ def _order(move: Saga) -> Command:
         return Save(move.token, move.job_id, move.origin[0], move.number)
     if move.stage is Stage.LEAVING:
         return Requeue(move.token, move.key, move.number, move.submitted_at_s)
-    return Start(move.token, move.key, move.number, move.target, move.gpus)
+    return Start(
+        move.token,
+        move.key,
+        move.number,
+        move.target,
+        move.gpus,
+        move.size,
+        at_once=not move.stays_here,
+    )
 
 
 def _end(state: State, move: Saga, at_s: float, text: str) -> None:
@@ -248,7 +319,7 @@ def _tell(state: State, key: str, at_s: float, text: str) -> None:
 
 def _is_restorable(state: State, record: JobRecord) -> bool:
     """Whether its node says so of every process of it."""
-    assert record.sight is not None  # noqa: S101 (target_for has looked)
+    assert record.sight is not None  # noqa: S101 (stays has looked)
     reports = [state.reports[name] for name in record.sight.nodes if name in state.reports]
     told = [job for report in reports for job in report.jobs if job.ref == str(record.sight.number)]
     return (

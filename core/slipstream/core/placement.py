@@ -95,7 +95,7 @@ def need_of(request: Request, sight: JobSight | None = None) -> Need | None:
     several = nodes > 1 or request.gpus.per is not Per.NODE
     return Need(
         role=request.role,
-        seats=request.gpus.count * per_task,
+        seats=(request.size or request.gpus.count) * per_task,
         spread=request.gpus.per is not Per.NODE,
         nodes=nodes,
         tasks=max(1, request.tasks),

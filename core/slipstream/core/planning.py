@@ -93,6 +93,8 @@ class Refusals:
 
     def of(self, need: Need) -> Reason | None:
         """Why this need is refused, if that is known."""
+        if not self._least:
+            return None
         for memory_mib, use_pct, why in self._least.get(_apart_from_gpus(need), ()):
             if need.gpu_memory_mib >= memory_mib and need.gpu_use_pct >= use_pct:
                 return why
@@ -100,6 +102,8 @@ class Refusals:
 
 
 def _apart_from_gpus(need: Need) -> Need:
+    if not (need.gpu_memory_mib or need.gpu_use_pct):
+        return need
     return replace(need, gpu_memory_mib=0, gpu_use_pct=0.0)
 
 
@@ -175,6 +179,9 @@ class Planner:
     def verdict(self, record: JobRecord) -> Verdict:
         """The next job's turn."""
         request = self._requests[record.token]
+        moves = record.key in self._bound  # then Slurm's reason is that it was just requeued
+        if record.sight and not moves and (forbidden := from_slurm(record.sight.slurm_reason)):
+            return Verdict(record, forbidden)
         need = need_of(request, record.sight)
         if need and (target := self._bound.get(record.key)):
             need = replace(need, only_nodes=target)
@@ -190,9 +197,6 @@ class Planner:
         return Verdict(record, found, self._room(need, found))
 
     def _found(self, record: JobRecord, need: Need | None) -> Placement | Reason:
-        moves = record.key in self._bound  # then Slurm's reason is that it was just requeued
-        if record.sight and not moves and (forbidden := from_slurm(record.sight.slurm_reason)):
-            return forbidden
         if self._placed >= MOST_PLANNED:
             return Reason.BEHIND_OTHERS
         if need is None:

@@ -45,6 +45,8 @@ class Reason(StrEnum):
     MOVED_LATELY = "moved_lately"
     NOT_RESTORABLE = "not_restorable"
     MOVES_NEVER = "moves_never"
+    NOT_ELASTIC = "not_elastic"
+    HAS_THAT_SIZE = "has_that_size"
     # We leave it to Slurm.
     LEFT_TO_SLURM = "left_to_slurm"
     SHAPE_NOT_HANDLED = "shape_not_handled"
@@ -82,6 +84,8 @@ SENTENCE: Final[Mapping[Reason, str]] = {
     Reason.MOVING: "It is being moved to other nodes.",
     Reason.MOVED_LATELY: "It was moved a short while ago.",
     Reason.MOVES_NEVER: "Its user said --no-slip-move.",
+    Reason.NOT_ELASTIC: "Its user did not say --slip-elastic with so many GPUs.",
+    Reason.HAS_THAT_SIZE: "It has as many GPUs already.",
     Reason.NOT_RESTORABLE: "Its node does not say that it can be saved and go on elsewhere.",
     Reason.LEFT_TO_SLURM: "It carries no Slipstream flag: Slurm alone decides about it.",
     Reason.SHAPE_NOT_HANDLED: "It asks for GPUs in a way that is left to Slurm untouched.",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 # At run time too: the journal reads these classes back by their annotations.
 from slipstream.core.advice import advice_key
-from slipstream.core.reasons import Reason  # noqa: TC001
+from slipstream.core.reasons import Reason
 from slipstream.core.sights import JobSight, Standing
 from slipstream.core.story import Line, as_text, told
 
@@ -54,6 +54,17 @@ PHASE_OF: Final[Mapping[Standing, Phase]] = {
     Standing.COMPLETING: Phase.COMPLETING,
     Standing.ENDED: Phase.ENDED,
 }
+
+
+REASON_OF: Final[Mapping[Phase, Reason]] = {
+    Phase.SUBMITTED: Reason.NOT_SEEN_YET,
+    Phase.LOST: Reason.NEVER_ARRIVED,
+    Phase.RUNNING: Reason.RUNNING,
+    Phase.SUSPENDED: Reason.SUSPENDED,
+    Phase.COMPLETING: Reason.COMPLETING,
+    Phase.ENDED: Reason.ENDED,
+}
+"""Of one that does not wait."""
 
 
 class IllegalMoveError(Exception):
@@ -125,3 +136,9 @@ class JobRecord:
 def unseen_key(token: str) -> str:
     """The key of a job that Slurm has not shown yet."""
     return f"token:{token}"
+
+
+def seen_as(sight: JobSight) -> str:
+    """Where Slurm has a job, for its story."""
+    where = f" on {','.join(sight.nodes)}" if sight.nodes else ""
+    return f"{sight.standing} as job {sight.ref}{where}"

@@ -29,5 +29,9 @@ class Rules:
     """A GPU that is used more than that takes no further guest."""
     guest_after_s: float = 300.0
     """An `auto` job that has waited so long for GPUs is a guest, if there is a seat."""
+    requeue_pause_s: float = 60.0
+    """Requeues of one job are at least so far apart, whoever asks."""
+    grow_after_s: float = 120.0
+    """After so long without a queue elastic jobs take GPUs that nobody uses."""
     extend_from_s: float = 60.0
     """A job that has waited so long for others is given that, near the end of its limit."""

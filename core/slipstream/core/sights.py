@@ -39,6 +39,8 @@ class Request:
     """Whether its GPUs can be swapped for seats while it waits; only its marker tells."""
     elastic: tuple[int, int] | None = None
     """With how many GPUs it can train, least and most."""
+    size: int = 0
+    """GPUs of each node that it was resized to, as its marker tells; 0: as many as it asked for."""
     nodes_min: int = 1
     tasks: int = 1
     cpus_per_task: int = 1
@@ -89,6 +91,9 @@ class JobSight:
     """Which they are: node and index."""
     slots: int = 0
     """Guest slots it holds."""
+    wants_gpus: int = 0
+    """GPUs of each node that it asks for."""
+    wants_nodes: int = 1
     time_limit_s: int | None = None
     ends_at_s: int | None = None
     """When its limit ends it, if it runs and has one."""
@@ -180,4 +185,14 @@ class Training:
     """Whether all its processes on the node can be saved, and go on elsewhere."""
     waited_s: float = 0.0
     """How long it stood still or was held back for others, since its coordinator has seen it."""
+    share_pct: float | None = None
+    """What it may use of its GPUs' time, or would be allowed to; None: its node does not say."""
+    cap_mib: int | None = None
+    """How much memory it may hold on each GPU; 0: as much as it likes."""
+    node_reason: str = ""
+    """Why it has that share: a word of the node's own list."""
+    alone_ms: float | None = None
+    """Of an owner with guests: its mini-batch time without them."""
+    slowdown_pct: float | None = None
+    slowdown_error_pct: float | None = None
     measured: Measured | None = None

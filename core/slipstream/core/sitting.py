@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from slipstream.core.events import NodeReported
     from slipstream.core.records import JobRecord
     from slipstream.core.seats import Crowd
-    from slipstream.core.sights import GpuUse, NodeSight, Request
+    from slipstream.core.sights import GpuUse, JobSight, NodeSight, Request
 
 _USE_STEP_PCT: Final = 10
 """Use within one of these counts as equal: it is noise, and advice should not follow noise."""
@@ -117,7 +117,7 @@ def _sitter(
     ask = Ask(
         ref=key,
         tenant=(sight.account if sight else "") or (request.account if request else ""),
-        gpus=max(len(gpus), sight.gpus if sight and role is Role.OWNER else 0),
+        gpus=_charged(request, sight, len(gpus), role),
         submitted_at_s=float(sight.submitted_at_s) if sight else 0.0,
         job_class=request.job_class if request else _unknown(role),
         use_pct=use_pct if use_pct is not None else known.gpu_use_pct if known else 0.0,
@@ -128,6 +128,13 @@ def _sitter(
         role=role,
     )
     return Sitter(ask, gpus, role, record.since_s if record else 0.0)
+
+
+def _charged(request: Request | None, sight: JobSight | None, gpus: int, role: Role) -> int:
+    """GPUs that count as its own: what an elastic job has beyond what it asked for is borrowed."""
+    held = max(gpus, sight.gpus if sight and role is Role.OWNER else 0)
+    grown = request is not None and request.size > request.gpus.count
+    return min(held, request.gpus.count) if request and grown else held
 
 
 def _unknown(role: Role) -> JobClass:

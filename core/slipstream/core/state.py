@@ -44,7 +44,9 @@ class State:
     """Under way, by the job's key."""
     left: dict[str, Left] = field(default_factory=dict)
     swapped: dict[str, float] = field(default_factory=dict)
-    """Jobs that were to become guests, by their keys: when."""
+    """Jobs that were to ask for seats, or for fewer GPUs, while they wait, by their keys: when."""
+    idle_since_s: float | None = None
+    """Since when nobody waits for GPUs while elastic jobs run, where everything is carried out."""
     waits: dict[str, Wait] = field(default_factory=dict)
     """How long jobs have waited for others, by their keys."""
     upgrades: dict[str, Upgraded] = field(default_factory=dict)
@@ -132,6 +134,7 @@ class State:
             swapped=tuple(self.swapped.items()),
             waits=tuple(self.waits.values()),
             upgrades=tuple(self.upgrades.values()),
+            idle_since_s=self.idle_since_s,
         )
 
 
@@ -152,6 +155,7 @@ def restored(event: StateRestored) -> State:
         swapped=dict(event.swapped),
         waits={wait.key: wait for wait in event.waits},
         upgrades={one.key: one for one in event.upgrades},
+        idle_since_s=event.idle_since_s,
     )
     for record in event.jobs:
         state.put(record)

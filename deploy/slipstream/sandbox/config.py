@@ -62,7 +62,7 @@ def slurm_conf(plan: Plan, layout: Layout, *, hostname: str) -> str:
         "MinJobAge": "600",
         "MailProg": "/bin/true",
         "DefMemPerCPU": str(plugins.DEFAULT_MEMORY_PER_CPU_MIB),
-        **({} if plan.stock else plugins.slurm_settings(layout)),
+        **({} if plan.stock else plugins.slurm_settings()),
         **_accounting_settings(plan, layout),
     }
     gres = f"gpu:{plan.shape.gpus_per_node}"

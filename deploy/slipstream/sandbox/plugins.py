@@ -63,12 +63,11 @@ def spank_library(cache_folder: Path) -> Path:
     return built(library, cache_folder)
 
 
-def slurm_settings(layout: Layout) -> dict[str, str]:
-    """The lines of slurm.conf that switch our plugins on."""
+def slurm_settings() -> dict[str, str]:
+    """The lines of slurm.conf that switch our plugins on; plugstack.conf is found beside it."""
     return {
         "JobSubmitPlugins": "lua",
         "CliFilterPlugins": "lua",
-        "PlugStackConfig": str(layout.etc / "plugstack.conf"),
     }
 
 

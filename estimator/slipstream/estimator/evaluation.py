@@ -13,7 +13,7 @@ import numpy as np
 
 from slipstream.estimator.columns import configuration
 from slipstream.estimator.fitting import TooFewError, fit
-from slipstream.estimator.labels import LABELS
+from slipstream.estimator.labels import AT, LABELS
 from slipstream.estimator.predicting import said_of
 
 if TYPE_CHECKING:
@@ -39,6 +39,8 @@ class Outcome:
     runs: list[Run] = field(default_factory=list)
     measured: dict[str, list[float]] = field(default_factory=dict)
     said: dict[str, list[float]] = field(default_factory=dict)
+    families: dict[str, list[str]] = field(default_factory=dict)
+    """Whose they are."""
     bounds_mib: list[float] = field(default_factory=list)
     memory_mib: list[float] = field(default_factory=list)
     draws: list[tuple[dict[str, Model], list[Run]]] = field(default_factory=list)
@@ -49,6 +51,13 @@ class Outcome:
     def r2(self, label: str) -> float | None:
         """How much of the variance is explained; None if there is nothing to explain."""
         return r2_of(np.array(self.measured.get(label, ())), np.array(self.said.get(label, ())))
+
+    def r2_where_any(self, name: str) -> float | None:
+        """Where a label is only of several GPUs, of those: that one sends nothing is no feat."""
+        if not LABELS[AT[name]].zero_alone:
+            return self.r2(name)
+        measured, said = np.array(self.measured.get(name, ())), np.array(self.said.get(name, ()))
+        return r2_of(measured[measured > 0], said[measured > 0])
 
     def median_error(self, label: str) -> float | None:
         """0.1 is 10 %."""
@@ -134,6 +143,7 @@ def _compare(outcome: Outcome, model: Model, run: Run, learnt: Sequence[Run]) ->
         if measured is not None and value is not None:
             outcome.measured.setdefault(label.name, []).append(measured)
             outcome.said.setdefault(label.name, []).append(value)
+            outcome.families.setdefault(label.name, []).append(run.family)
     if run.gpu_memory_mib is not None:
         outcome.memory_mib.append(run.gpu_memory_mib)
         outcome.bounds_mib.append(_bound_mib(outcome, model, run, learnt))

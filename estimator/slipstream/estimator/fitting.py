@@ -269,7 +269,7 @@ class _Fitter:
         gates = [(2 + at, names[at]) for at in flags]
         gates += [(2 + every + at, names[at]) for at in flags if names.count(names[at]) == 1]
         gates += [(2 + 2 * every + at, columns.names[at]) for at in chosen if self._counts(at)]
-        if several:
+        if several and not label.each:
             gates.append((1, "ring"))
         pairs = [
             (a, b)
@@ -279,7 +279,7 @@ class _Fitter:
         ]
         below = {at for at in chosen if label.shrinks_with.search(columns.names[at])}
         opened = [(0, 0), *((gate, 0) for gate, _ in gates), *pairs]
-        return Choice(chosen, frozenset({0, *below}), opened, label.factors)
+        return Choice(chosen, frozenset({0, *below}), opened, label.factors, label.each)
 
     def _counts(self, at: int) -> bool:
         """Whether a number counts layers or the like: whole, from 1 or 2 on, never many."""

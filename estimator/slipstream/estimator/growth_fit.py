@@ -72,6 +72,8 @@ class Choice:
     gates: Sequence[tuple[int, int]]
     factors: int
     """Numbers in one product, at most."""
+    each: bool = False
+    """Whether the first number, that of GPUs, may only be divided by."""
 
 
 class _Search:
@@ -262,7 +264,7 @@ def _exponents(choice: Choice, width: int) -> Array:
     found = []
     for factors in range(min(choice.factors, len(choice.numbers)) + 1):
         for which in combinations(choice.numbers, factors):
-            powers_of = [(*_POWERS, -1.0) if at in choice.below else _POWERS for at in which]
+            powers_of = [_powers(choice, at) for at in which]
             for powers in product(*powers_of):
                 below = sum(power < 0 for power in powers)
                 if below <= 1 and sum(power for power in powers if power > 0) <= _MOST_POWER:
@@ -270,3 +272,9 @@ def _exponents(choice: Choice, width: int) -> Array:
                     one[list(which)] = powers
                     found.append(one)
     return np.array(found)
+
+
+def _powers(choice: Choice, at: int) -> tuple[float, ...]:
+    if choice.each and at == 0:
+        return (-1.0,)
+    return (*_POWERS, -1.0) if at in choice.below else _POWERS

@@ -72,6 +72,8 @@ class Label:
     """How many numbers a product of its law has at most: sizes of tensors have many."""
     bounded: bool = False
     """By the machine, not by the job: never much more than what was seen."""
+    each: bool = False
+    """Of each GPU: more of them never make it more, only being several may."""
     zero_alone: bool = False
     """0 for a run on one GPU, and only learnt from the others."""
 
@@ -124,6 +126,7 @@ LABELS: Final = (
         least=1e-2,
         ignores=_NOT_ON_DEVICE,
         factors=4,
+        each=True,
     ),
     Label("minibatch_ms", lambda run: run.minibatch_ms, shrinks_with=_WORKERS, factors=4),
     Label("device_ms", _device_ms, ignores=_NOT_ON_DEVICE, factors=4),

@@ -1,32 +1,62 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The `slipstream` command. Each group of commands is a module; this ties them together."""
+"""The `slipstream` command. Each command is a module, loaded when it is the one that was typed."""
 
 from __future__ import annotations
 
-from importlib.metadata import version
+from importlib import import_module
+from typing import Final
 
 import click
 
-from slipstream.cli.checkpoints import checkpoints
-from slipstream.cli.doctor import doctor
-from slipstream.cli.estimate import estimate
-from slipstream.cli.estimator import estimator
-from slipstream.cli.gpus import gpus
-from slipstream.cli.history import history
-from slipstream.cli.jobs import jobs
-from slipstream.cli.mode import mode
-from slipstream.cli.move import move
-from slipstream.cli.replay import replay
-from slipstream.cli.sandbox import sandbox
-from slipstream.cli.scheduler import scheduler
-from slipstream.cli.setup import setup
-from slipstream.cli.simulate import simulate
-from slipstream.cli.what_if import what_if
-from slipstream.cli.why import why
+COMMANDS: Final = (
+    "checkpoints",
+    "dashboard",
+    "doctor",
+    "estimate",
+    "estimator",
+    "gpus",
+    "history",
+    "jobs",
+    "mode",
+    "move",
+    "nodes",
+    "replay",
+    "report",
+    "resize",
+    "sandbox",
+    "scheduler",
+    "setup",
+    "simulate",
+    "top",
+    "what-if",
+    "why",
+)
+"""By name; `what-if` is `slipstream.cli.what_if.what_if`."""
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(version("slurm-slipstream"), prog_name="slipstream")
+class _Commands(click.Group):
+    """A group that imports no more than it is asked for: an import costs more than most answers."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 (click's signature)
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        if cmd_name not in COMMANDS:
+            return None
+        name = cmd_name.replace("-", "_")
+        command: click.Command = getattr(import_module(f"slipstream.cli.{name}"), name)
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args[0] not in COMMANDS and not args[0].startswith("-"):
+            ctx.fail(f"no command {args[0]!r}; known: {', '.join(COMMANDS)}")
+        return super().resolve_command(ctx, args)
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="slurm-slipstream", prog_name="slipstream")
 def main() -> None:
     """GPU sharing for deep learning on Slurm.
 
@@ -40,6 +70,8 @@ def main() -> None:
     On a cluster that has it:
       slipstream jobs                          owners, guests, and why jobs wait
       slipstream why JOBID                     one job's reason and story
+      slipstream top                           GPUs and jobs, live
+      slipstream dashboard                     the same and more in a browser
       slipstream estimate train.sh             what a job would be thought to need
       slipstream doctor                        whether Slurm and Slipstream fit together here
       slipstream what-if --policy antman       what another policy would do now
@@ -49,25 +81,3 @@ def main() -> None:
       slipstream simulate TRACE --compare      what each policy would make of a trace
       slipstream setup                         what Slurm's files need, as a diff
     """
-
-
-COMMANDS = (
-    checkpoints,
-    doctor,
-    estimate,
-    estimator,
-    gpus,
-    history,
-    jobs,
-    mode,
-    move,
-    replay,
-    sandbox,
-    scheduler,
-    setup,
-    simulate,
-    what_if,
-    why,
-)
-for command in COMMANDS:
-    main.add_command(command)

@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 from slipstream.cli.daemon_api import json_option, show_json
+from slipstream.cli.estimator_plot import draw
 from slipstream.cli.history import opened_history, state_dir_option
 from slipstream.core.estimate import duration
 from slipstream.estimator import native
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
     from slipstream.estimator.runs import Run
 
 _SHOWN: Final = ("gpu_memory_mib", "minibatch_ms", "run_s")
-_PLOTTED: Final = ("gpu_memory_mib", "minibatch_ms", "gpu_use_pct", "network_mbps")
 
 
 @click.group()
@@ -148,7 +148,7 @@ def evaluate(
             f"{len(runs)} runs are too few: a family needs 8 different settings of its program"
         )
     if plot:
-        _plot(outcome, plot)
+        draw(outcome, plot)
     if as_json:
         show_json({"v": 1, **_figures(outcome)})
         return
@@ -218,28 +218,3 @@ def _table(models: Models) -> Table:
             "; ".join(off),
         )
     return table
-
-
-def _plot(outcome: Outcome, path: Path) -> None:
-    try:
-        from matplotlib.figure import Figure  # noqa: PLC0415 (an extra)
-    except ImportError as error:
-        raise click.ClickException(
-            "a plot needs matplotlib: pip install 'slurm-slipstream[sandbox]'"
-        ) from error
-    figure = Figure(figsize=(9, 8), layout="constrained")
-    for place, name in enumerate(_PLOTTED, 1):
-        measured, said = outcome.measured.get(name, []), outcome.said.get(name, [])
-        axes = figure.add_subplot(2, 2, place)
-        axes.scatter(measured, said, s=8, alpha=0.6)
-        most = max([*measured, *said, 1.0])
-        axes.plot([0, most], [0, most], color="grey", linewidth=1)
-        r2 = outcome.r2(name)
-        axes.set(
-            xlabel="measured", ylabel="predicted", title=name + (f", R² {r2:.2f}" if r2 else "")
-        )
-    try:
-        figure.savefig(path)
-    except (OSError, ValueError) as error:
-        raise click.ClickException(f"{path}: {error}") from error
-    click.echo(f"plot in {path}", err=True)

@@ -6,11 +6,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import click
-from rich.console import Console
-from rich.table import Table
 
 from slipstream.cli.daemon_api import ask, json_option, run_dir_option, show_json
 from slipstream.cli.jobs import banner_of
+from slipstream.cli.table import no_color_option, show
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -19,22 +18,17 @@ if TYPE_CHECKING:
 @click.command()
 @run_dir_option
 @json_option
-def gpus(run_dir: Path, *, as_json: bool) -> None:
+@no_color_option
+def gpus(run_dir: Path, *, as_json: bool, no_color: bool) -> None:
     """Show the GPUs of each node: owned and guest seats, and use where a coordinator reports."""
     answer = ask(run_dir, "/v1/gpus")
     if as_json:
         show_json(answer)
         return
-    table = Table(
-        "node", "state", "owned", "seats", "GPU", "use %", "memory MiB", "owner", "guests"
-    )
-    for node in answer["nodes"]:
-        for row in _rows(node):
-            table.add_row(*row)
-    console = Console()
-    console.print(table)
+    head = ("node", "state", "owned", "seats", "GPU", "use %", "memory MiB", "owner", "guests")
+    show(head, (row for node in answer["nodes"] for row in _rows(node)), no_color=no_color)
     if banner := banner_of(answer):
-        console.print(banner, style="yellow")
+        click.secho(banner, fg=None if no_color else "yellow")
 
 
 def _rows(node: dict[str, Any]) -> list[list[str]]:

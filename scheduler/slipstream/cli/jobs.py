@@ -3,41 +3,85 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
-from rich.console import Console
-from rich.table import Table
 
 from slipstream.cli.daemon_api import ask, json_option, run_dir_option, show_json
+from slipstream.cli.table import no_color_option, show
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+COLOURS: Final = {
+    "running": "green",
+    "waiting": "yellow",
+    "suspended": "magenta",
+    "completing": "cyan",
+    "lost": "red",
+}
+_FILTERS: Final = ("user", "state", "partition", "account", "name")
 
 
 @click.command()
 @run_dir_option
 @json_option
+@no_color_option
 @click.option("--all", "every", is_flag=True, help="Also those that have ended.")
-def jobs(run_dir: Path, *, as_json: bool, every: bool) -> None:
+@click.option("-j", "--jobs", "numbers", metavar="LIST", help="Only these, as in 12,14_3.")
+@click.option("-u", "--user", metavar="LIST", help="Only of these users.")
+@click.option("-t", "--state", metavar="LIST", help="Only in these phases, or of these reasons.")
+@click.option("-p", "--partition", metavar="LIST", help="Only in these partitions.")
+@click.option("-A", "--account", metavar="LIST", help="Only of these accounts.")
+@click.option("-n", "--name", metavar="LIST", help="Only of these names.")
+def jobs(
+    run_dir: Path,
+    *,
+    as_json: bool,
+    no_color: bool,
+    every: bool,
+    numbers: str | None,
+    **wanted: str | None,
+) -> None:
     """Show the jobs: class, role, where they run, or why they wait.
+
+    Filters are squeue's: lists with commas; a job must fit all that are given.
 
     \b
     Examples:
       slipstream jobs
+      slipstream jobs -u ada -t waiting
       slipstream jobs --json | jq '.jobs[] | select(.role == "guest")'
     """
-    answer = ask(run_dir, "/v1/jobs", ended="1" if every else "0")
+    ended = every or bool(wanted["state"])
+    answer = ask(run_dir, "/v1/jobs", ended="1" if ended else "0")
+    if numbers or any(wanted.values()):
+        answer["jobs"] = [one for one in answer["jobs"] if _fits(one, numbers, wanted)]
     if as_json:
         show_json(answer)
         return
-    table = Table("job", "name", "user", "class", "role", "GPUs", "phase", "nodes", "reason")
-    for job in answer["jobs"]:
-        table.add_row(*_row(job))
-    console = Console()
-    console.print(table)
+    head = ("job", "name", "user", "class", "role", "GPUs", "phase", "nodes", "reason")
+    show(head, map(_row, answer["jobs"]), colours=COLOURS, no_color=no_color)
     if banner := banner_of(answer):
-        console.print(banner, style="yellow")
+        click.secho(banner, fg=None if no_color else "yellow")
+
+
+def _fits(job: dict[str, Any], numbers: str | None, wanted: dict[str, str | None]) -> bool:
+    """Whether a job is among those that were asked for; an array's number stands for its tasks."""
+    ref = job["job"] or ""
+    if numbers and not {ref, ref.partition("_")[0]} & set(numbers.split(",")):
+        return False
+    for name in _FILTERS:
+        listed = wanted[name]
+        if listed is None:
+            continue
+        has = {str(job[key]).lower() for key in _KEYS.get(name, (name,))}
+        if not has & {word.strip().lower() for word in listed.split(",")}:
+            return False
+    return True
+
+
+_KEYS: Final = {"state": ("phase", "reason"), "user": ("user", "uid")}
 
 
 def banner_of(answer: dict[str, Any]) -> str:

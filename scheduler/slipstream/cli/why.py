@@ -11,6 +11,7 @@ import click
 
 from slipstream.cli.daemon_api import ask, json_option, run_dir_option, show_json
 from slipstream.cli.jobs import banner_of
+from slipstream.cli.table import printable
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -27,7 +28,7 @@ def why(run_dir: Path, job: str, *, as_json: bool) -> None:
         show_json(answer)
         return
     for line in _lines(answer["why"]):
-        click.echo(line)
+        click.echo(printable(line))
     if banner := banner_of(answer):
         click.echo(banner)
 

@@ -8,17 +8,20 @@ from __future__ import annotations
 
 import json
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from starlette.applications import Starlette
+from starlette.middleware import Middleware
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from slipstream.core.classes import Mode
 from slipstream.core.reasons import SENTENCE, Reason
 from slipstream.scheduler import metrics, views
+from slipstream.scheduler.job_rows import JobList, encoded
 from slipstream.scheduler.messages import MessageError, read_report
+from slipstream.scheduler.own_names import OwnNames
 from slipstream.scheduler.peers import BY_UID
 
 if TYPE_CHECKING:
@@ -28,11 +31,14 @@ if TYPE_CHECKING:
 
     from slipstream.core.events import NodeReported
     from slipstream.core.state import State
+    from slipstream.scheduler.dashboard.site import Dashboard
     from slipstream.scheduler.engine import Engine
 
 _LOG = logging.getLogger(__name__)
 _MOST_BODY_BYTES: Final = 4 << 20
 _METRICS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+_BY_BROWSERS: Final = frozenset({"origin", "sec-fetch-site"})
+"""Any page that an operator visits could send a POST through a forwarded socket; not as one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +52,7 @@ class Api:
         told: called with each report of a node.
         carrier: what carries advice out now.
         copies: what is on the shared filesystem.
+        dashboard: served beside it, if there is one.
     """
 
     engine: Engine
@@ -54,6 +61,8 @@ class Api:
     told: Callable[[NodeReported], None]
     carrier: Callable[[], str]
     copies: Callable[[], list[dict[str, Any]]] = list
+    dashboard: Dashboard | None = None
+    _list: JobList = field(default_factory=JobList)
 
     def application(self) -> Starlette:
         """All routes."""
@@ -66,10 +75,13 @@ class Api:
                 Route("/v1/mode", self.mode, methods=["GET"]),
                 Route("/v1/mode", self.set_mode, methods=["POST"]),
                 Route("/v1/move", self.move, methods=["POST"]),
+                Route("/v1/resize", self.resize, methods=["POST"]),
                 Route("/v1/events", self.take_reports, methods=["POST"]),
                 Route("/v1/health", self.health),
                 Route("/metrics", self.metrics),
-            ]
+                *(self.dashboard.routes() if self.dashboard else ()),
+            ],
+            middleware=[Middleware(OwnNames)],
         )
 
     @property
@@ -77,9 +89,14 @@ class Api:
         return self.engine.machine.state  # anew each time: the machine may replace it
 
     async def jobs(self, request: Request) -> Response:
-        """Every job; `?ended=1` for those that have ended, too."""
+        """Every job; `?ended=1` for those that have ended, too.
+
+        Not those that hold GPUs for others: who owns these is told with the owners.
+        """
         ended = request.query_params.get("ended") == "1"
-        return self._answer(jobs=views.jobs(self._state, ended=ended))
+        rows = await self._list.json(self._state, ended=ended)
+        head = encoded(self._told())
+        return Response(head[:-1] + b',"jobs":' + rows + b"}", media_type="application/json")
 
     async def gpus(self, _request: Request) -> Response:
         """Every node with its GPUs."""
@@ -131,6 +148,23 @@ class Api:
             return _error(409, f"job {job} does not move ({found}): {SENTENCE[found]}")
         return self._answer(job=job, nodes=list(found.nodes))
 
+    async def resize(self, request: Request) -> Response:
+        """`{"job": "12", "gpus": 2, "why": "the others are at lunch"}`."""
+        if not self._may_change(request):
+            return _error(403, "only root and Slurm's user may resize jobs, on the socket")
+        body = await _body(request)
+        try:
+            asked: Any = json.loads(body or b"")
+            job, gpus = str(asked["job"]), int(asked["gpus"])
+        except (AttributeError, KeyError, TypeError, ValueError):
+            return _error(400, f'not understood: {body!r:.100}; say {{"job": "12", "gpus": 2}}')
+        known = self._state.jobs.get(job)
+        had = known.sight.gpus if known and known.sight else 0
+        found = self.engine.resize(job, gpus, str(asked.get("why") or "an operator asked"))
+        if isinstance(found, Reason):
+            return _error(409, f"job {job} is not resized ({found}): {SENTENCE[found]}")
+        return self._answer(job=job, nodes=list(found.nodes), gpus=gpus, had=had)
+
     async def take_reports(self, request: Request) -> Response:
         """Lines of JSON, one report each: all or none."""
         if not self._may_change(request):
@@ -156,14 +190,20 @@ class Api:
 
     async def metrics(self, _request: Request) -> Response:
         """For Prometheus."""
-        return Response(metrics.exposition(self.engine, self.behind), media_type=_METRICS_TYPE)
+        feed = self.dashboard.feed if self.dashboard else None
+        text = metrics.exposition(self.engine, self.behind, feed)
+        return Response(text, media_type=_METRICS_TYPE)
 
     def _answer(self, **more: object) -> Response:
-        return JSONResponse({"v": 1, **views.mode(self._state), "carrier": self.carrier(), **more})
+        return Response(encoded({**self._told(), **more}), media_type="application/json")
+
+    def _told(self) -> dict[str, Any]:
+        return {"v": 1, **views.mode(self._state), "carrier": self.carrier()}
 
     def _may_change(self, request: Request) -> bool:
         client = request.client
-        if client is not None and client.host == BY_UID and client.port in self.trusted:
+        by_hand = _BY_BROWSERS.isdisjoint(request.headers.keys())
+        if by_hand and client and client.host == BY_UID and client.port in self.trusted:
             return True
         self.engine.counters.strangers += 1
         return False

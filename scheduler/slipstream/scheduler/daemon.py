@@ -37,6 +37,7 @@ from slipstream.scheduler.api import Api
 from slipstream.scheduler.board_sink import FILE_NAME, BoardSink
 from slipstream.scheduler.carriers import Carrier, Carriers, Choice
 from slipstream.scheduler.copies import Copies
+from slipstream.scheduler.dashboard.site import Dashboard
 from slipstream.scheduler.enactor import Deeds, Enactor
 from slipstream.scheduler.engine import Engine
 from slipstream.scheduler.event_socket import EventSocket
@@ -45,7 +46,7 @@ from slipstream.scheduler.historian import Historian
 from slipstream.scheduler.hold_sink import HoldSink
 from slipstream.scheduler.journal import Entry, Journal
 from slipstream.scheduler.journal_codec import JournalError
-from slipstream.scheduler.messages import Discarded
+from slipstream.scheduler.messages import Discarded, TurnsCalled
 from slipstream.scheduler.orders import Orders
 from slipstream.scheduler.sink import SinkError
 from slipstream.scheduler.submit_socket import SubmitSocket
@@ -64,6 +65,7 @@ if TYPE_CHECKING:
 
     from slipstream.core.events import Event
     from slipstream.core.rules import Rules
+    from slipstream.scheduler.engine import Counters
     from slipstream.scheduler.messages import Told
     from slipstream.scheduler.settings import Settings
     from slipstream.scheduler.sink import AdviceSink
@@ -159,10 +161,13 @@ class Daemon:
             settings.events_between_checkpoints,
         )
         self._engine.estimator.models = Models(settings.state_dir / FOLDER)
+        self._dashboard = Dashboard(self._engine, self._choice.in_use)
+        self._engine.watch = self._dashboard.watch
         self._learner = Learner(settings.state_dir, self._engine.estimator.models)
         self._historian = Historian(settings.state_dir, self._engine.estimator.families.learn)
         self._engine.asked = self._historian.submitted
         self._watcher = Watcher(slurm, self._poller, self._deliver)
+        self._door = door_for(settings, self._engine.counters, self._trusted)
         self._supervisor = Supervisor(os.environ)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._ending: _Ending | None = None
@@ -207,17 +212,19 @@ class Daemon:
             self._reported,
             self._choice.in_use,
             self._copies.told,
+            self._dashboard,
         ).application()
         listeners = [peers.listen(run_dir / "api.sock", _EVERYBODY)]
         if self._settings.api_port:
             listeners.append(_loopback(self._settings.api_port))
         web = [(web_server(app), listener) for listener in listeners]
         tasks = [asyncio.create_task(one.serve([listener])) for one, listener in web]
-        tasks.append(asyncio.create_task(self._tick()))
+        ticks = [self._tick(), self._dashboard.feed.run()]
+        tasks += [asyncio.create_task(one) for one in ticks]
         servers = []
-        if self._settings.listen:
+        if self._door:
             port = door.listen(address(self._settings.listen))
-            servers.append(await reports.serve_hosts(port, self._door()))
+            servers.append(await reports.serve_hosts(port, self._door))
             _LOG.info("coordinators of other hosts are heard at %s", self._settings.listen)
         # Last: who finds this socket finds everything else.
         servers.append(await reports.serve(peers.listen(run_dir / "events.sock", _ROOT_ONLY)))
@@ -229,23 +236,12 @@ class Daemon:
         end_submissions()
         for server in servers:
             server.close()
+        self._dashboard.feed.close()
         for one, _listener in web:
             one.should_exit = True
-        tasks[-1].cancel()
+        for task in tasks[-len(ticks) :]:
+            task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-
-    def _door(self) -> door.Door:
-        """For other hosts; without the cluster's name nobody could tell which of them are ours."""
-        known = site.read(os.environ)
-        cluster = self._settings.cluster or known.cluster
-        if not cluster:
-            raise StartError("listen needs the cluster's name: set cluster, or SLURM_CONF")
-        munge = Munge(self._settings.munge_socket or known.munge_socket)
-        try:
-            munge.open(munge.seal(b"", os.geteuid()))
-        except MungeError as error:
-            raise StartError(f"listen needs munged: {error}") from error
-        return door.Door(self._engine.counters, link.Party(munge, cluster, self._trusted))
 
     async def _tick(self) -> None:
         while True:
@@ -253,6 +249,7 @@ class Daemon:
             self._supervisor.alive()
             try:
                 self._engine.tick()
+                self._orders.switch(off=self._engine.machine.state.switched_off)
                 self._historian.tick()
                 self._copies.tick(self._engine.machine.state)
                 self._engine.counters.runs_written = self._historian.written
@@ -276,6 +273,8 @@ class Daemon:
         """A coordinator told us something."""
         if isinstance(told, Discarded):
             self._copies.discarded(told)
+        elif isinstance(told, TurnsCalled):
+            self._orders.call(told)
         elif isinstance(told, JobSaved):
             self._orders.answered(told.job_id, told.number)
             self._copies.saved(told, self._engine.machine.state)
@@ -313,6 +312,22 @@ class Daemon:
         if self._loop is not None and self._ending is not None:
             self._ending.code = 1
             self._loop.call_soon_threadsafe(self._ending.event.set)
+
+
+def door_for(settings: Settings, counters: Counters, trusted: frozenset[int]) -> door.Door | None:
+    """For other hosts; without the cluster's name nobody could tell which of them are ours."""
+    if not settings.listen:
+        return None
+    known = site.read(os.environ)
+    cluster = settings.cluster or known.cluster
+    if not cluster:
+        raise StartError("listen needs the cluster's name: set cluster, or SLURM_CONF")
+    munge = Munge(settings.munge_socket or known.munge_socket)
+    try:
+        munge.open(munge.seal(b"", os.geteuid()))
+    except MungeError as error:
+        raise StartError(f"listen needs munged: {error}") from error
+    return door.Door(counters, link.Party(munge, cluster, trusted))
 
 
 def replayed(journal: Journal) -> Machine:

@@ -91,8 +91,12 @@ class Door:
 
 
 def listen(where: Address) -> socket.socket:
-    """The port; taken over at once from a scheduler that was killed."""
-    family = socket.AF_INET6 if ":" in where.host else socket.AF_INET
-    listener = socket.create_server((where.host, where.port), family=family, backlog=1024)
+    """The port; taken over at once from a scheduler that was killed. `[::]` is IPv4 as well."""
+    listener = socket.create_server(
+        (where.host, where.port),
+        family=socket.AF_INET6 if ":" in where.host else socket.AF_INET,
+        backlog=1024,
+        dualstack_ipv6=where.host == "::" and socket.has_dualstack_ipv6(),
+    )
     listener.setblocking(False)
     return listener

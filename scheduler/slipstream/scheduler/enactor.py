@@ -23,6 +23,7 @@ from slipstream.core.commands import (
     GiveBack,
     MakeGuest,
     Requeue,
+    Resize,
     Save,
     Settle,
     Start,
@@ -49,10 +50,14 @@ _MOST_AT_ONCE: Final = 1_000
 _TRIES: Final = 30
 _BETWEEN_TRIES_S: Final = 1.0
 _BREATH_S: Final = 0.05
-"""After a batch: what comes in a burst gathers meanwhile, what comes alone does not wait."""
+_LONG_BREATH_S: Final = 0.15
+_MANY: Final = 10
+"""After a batch: what comes in a burst gathers meanwhile, what comes alone does not wait. So many
+entries are a burst, whose next ones are written together: the fewer commits, the less is written
+again and again."""
 
 Result = tuple[int, Outcome, str]
-Deed = Save | Requeue | Start | MakeGuest | Extend | Upgrade | GiveBack
+Deed = Save | Requeue | Start | Resize | MakeGuest | Extend | Upgrade | GiveBack
 _Done = TypeVar("_Done")
 
 
@@ -72,6 +77,8 @@ class Deeds:
                 self.hands.requeue(command)
             case Start():
                 self.hands.start(command)
+            case Resize():
+                self.hands.resize(command)
             case MakeGuest():
                 self.hands.make_guest(command)
             case Extend():
@@ -164,7 +171,7 @@ class Enactor:
                 return
             if last:
                 return
-            time.sleep(_BREATH_S)
+            time.sleep(_LONG_BREATH_S if len(batch) >= _MANY else _BREATH_S)
 
     def _batch(self, first: Entry) -> tuple[list[Entry], bool]:
         batch = [first]
@@ -195,10 +202,13 @@ class Enactor:
             return None
         try:
             self._carry_out(command)
-        except SinkError as error:
-            _LOG.warning("refused: %s: %s", command, error)
+        except Exception as error:  # noqa: BLE001 (a bug over one job must not end all others)
+            if isinstance(error, SinkError):
+                _LOG.warning("refused: %s: %s", command, error)
+            else:
+                _LOG.exception("failed: %s", command)
             task = command.task if isinstance(command, Advise | Withdraw) else None
-            about = type(command).__name__ if isinstance(command, Extend | Upgrade) else ""
+            about = type(command).__name__ if isinstance(command, Extend | Upgrade | Resize) else ""
             self._tell(CommandRefused(time.time(), command.token, str(error), task, about))
             return intention.id, Outcome.REFUSED, str(error)
         return intention.id, Outcome.DONE, ""

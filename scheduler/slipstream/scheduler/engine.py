@@ -8,6 +8,7 @@ same order.
 from __future__ import annotations
 
 import logging
+import os
 import time
 from collections import Counter
 from dataclasses import dataclass, field
@@ -18,6 +19,7 @@ from slipstream.core.events import (
     JobSubmitted,
     ModeChanged,
     MoveAsked,
+    ResizeAsked,
     SwitchedOff,
     SwitchedOn,
     TimerFired,
@@ -49,6 +51,7 @@ class Counters:
     events: int = 0
     commands: int = 0
     machine_errors: int = 0
+    watch_errors: int = 0
     submissions: int = 0
     bad_submissions: int = 0
     strangers: int = 0
@@ -90,14 +93,21 @@ class Engine:
         self.estimator = Estimator()
         self.asked: Callable[[Clues], None] = lambda _clues: None
         """Told of every submission, after it was answered; must return at once."""
+        self.watch: Callable[[Event], None] = lambda _event: None
+        """Told of every event, after it was decided about; must return at once."""
+        self.before: Callable[[], None] = lambda: None
+        """Called before anything but a submission is taken."""
         self._put = put
         self._disable_file = disable_file
+        self._disable_file_name = os.fspath(disable_file)
         self._events_between_checkpoints = events_between_checkpoints
         self._since_checkpoint = 0
         self._clock = clock
 
     def take(self, event: Event) -> list[Command]:
         """Decide about an event; what follows from it is on its way when this returns."""
+        if not isinstance(event, JobSubmitted):
+            self.before()
         self.counters.events += 1
         self.counters.refused += isinstance(event, CommandRefused)
         try:
@@ -110,6 +120,11 @@ class Engine:
         self.counters.commands += len(commands)
         self._put(Entry(event, tuple(commands)))
         self._since_checkpoint += 1
+        try:
+            self.watch(event)
+        except Exception:  # noqa: BLE001 (who only looks on must not cost a decision)
+            _LOG.exception("the onlooker failed over %.500r", event)
+            self.counters.watch_errors += 1
         return commands
 
     def take_all(self, events: Iterable[Event]) -> None:
@@ -137,6 +152,14 @@ class Engine:
             self.take(MoveAsked(at_s=now_s, key=key, nodes=found.nodes, why=why, forced=True))
         return found
 
+    def resize(self, key: str, gpus: int, why: str) -> Placement | Reason:
+        """An operator wants a job to go on with so many GPUs; says where, or why it does not."""
+        asked = ResizeAsked(at_s=self._clock(), key=key, gpus=gpus, why=why, forced=True)
+        found = self.machine.sized_where(asked)
+        if isinstance(found, Placement):
+            self.take(asked)
+        return found
+
     def tick(self) -> None:
         """What only the clock brings: the switch, the machine's timers, checkpoints."""
         self.look_at_switch()
@@ -151,7 +174,10 @@ class Engine:
     def look_at_switch(self) -> None:
         """Follow the kill switch."""
         try:
-            thrown = self._disable_file.exists()
+            os.stat(self._disable_file_name)  # noqa: PTH116 (for each submission; pathlib takes thrice as long)
+            thrown = True
+        except (FileNotFoundError, NotADirectoryError):
+            thrown = False
         except OSError:  # a folder we may not look into: as it was
             return
         if thrown and not self.machine.state.switched_off:

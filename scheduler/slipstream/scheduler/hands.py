@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is done to jobs in Slurm: requeue and start them, swap GPUs for seats, give them more time.
+"""What is done to jobs in Slurm: requeue, start and resize them, swap GPUs for seats, give time.
 
 Slurm is looked at before each deed: a scheduler that was killed does not know which of them it has
 done, and asks for all again. Requeues are expensive for Slurm: at most a few in a second, whoever
@@ -14,20 +14,29 @@ from contextlib import nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+from slipstream.scheduler.marker import words_of
 from slipstream.scheduler.placeholders import holds_for, submission
 from slipstream.scheduler.sink import SinkError
 from slipstream.slurm_plugin.errors import Kind, SlurmError
 from slipstream.slurm_plugin.gres import Gres
 from slipstream.slurm_plugin.records import each_task
 from slipstream.slurm_plugin.requests import JobUpdate
-from slipstream.slurm_plugin.soft_hold import Bind, Hold, update_for
+from slipstream.slurm_plugin.soft_hold import Bind, Hold, update_for, with_word
 from slipstream.slurm_plugin.states import JobState
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from contextlib import AbstractContextManager
 
-    from slipstream.core.commands import Extend, GiveBack, MakeGuest, Requeue, Start, Upgrade
+    from slipstream.core.commands import (
+        Extend,
+        GiveBack,
+        MakeGuest,
+        Requeue,
+        Resize,
+        Start,
+        Upgrade,
+    )
     from slipstream.slurm_plugin.protocol import Slurm
     from slipstream.slurm_plugin.records import Job
 
@@ -90,7 +99,8 @@ class Hands:
     def start(self, command: Start) -> None:
         """Take the two minutes from it that Slurm gives every requeued job, and bind it.
 
-        The marker says that the binding is ours: should Slurm requeue it later, it is let go.
+        The marker says that the binding is ours: should Slurm requeue it later, it is let go. On
+        the node that it left Slurm's two minutes are kept: see `Start.at_once`.
         """
         with self._alone():  # from the look on: its marker is written whole
             job = self._found(command.key)
@@ -102,9 +112,23 @@ class Hands:
                     f"it could not be started: it is {job.state}, and may complete still"
                 )
             change = update_for(job, Bind(command.nodes))
-            if command.gpus:
+            if not command.at_once:
+                change = replace(change, start_at_s=None)
+            if command.size:
+                change = _resized(job, change, command.size)
+            elif command.gpus:
                 change = _swapped(job, change, "slot", Gres("gpu", count=command.gpus))
             self._change(job, change, "started")
+        self._nudge()
+
+    def resize(self, command: Resize) -> None:
+        """Let a waiting job ask for another number of GPUs; one request, so that none is missed."""
+        with self._alone():
+            job = self._found(command.key)
+            if job.state is not JobState.PENDING:
+                raise SinkError(f"job {command.key} does not wait: it is {job.state}")
+            marked = JobUpdate(admin_comment=job.admin_comment)
+            self._change(job, _resized(job, marked, command.size), "resized")
         self._nudge()
 
     def make_guest(self, command: MakeGuest) -> None:
@@ -194,9 +218,26 @@ def _has_left(job: Job, command: Requeue) -> bool:
     return on_its_way or (requeued and job.state is JobState.RUNNING)
 
 
+def _resized(job: Job, change: JobUpdate, size: int) -> JobUpdate:
+    """The same change, with another number of GPUs; in the marker if its user asked for others."""
+    gpus = [one for one in job.asked.per_node if one.name == "gpu"]
+    if len(gpus) != 1:
+        raise SinkError(f"job {job.ref} does not ask for GPUs of each node: {job.asked}")
+    words = words_of(job.admin_comment) or {}
+    own = "" if words.get("gpus") == f"node:{size}" else str(size)
+    comment = with_word(change.admin_comment or job.admin_comment, "size", own)
+    counts = tuple(
+        replace(one, count=size, indices=()) if one.name == "gpu" else one
+        for one in job.asked.per_node
+    )
+    return replace(change, gres_counts=counts, admin_comment=comment)
+
+
 def _swapped(job: Job, change: JobUpdate, gone: str, gres: Gres) -> JobUpdate:
     """The same change, with GPUs for seats or seats for GPUs, and the role in the marker."""
     rest = tuple(one for one in job.asked.per_node if one.name not in ("gpu", "slot"))
     was, now = ("guest", "owner") if gone == "slot" else ("owner", "guest")
     marked = (change.admin_comment or "").replace(f" role={was} ", f" role={now} ")
+    # Seats are as many as its user asked for GPUs.
+    marked = with_word(marked, "size", "") if marked else marked
     return replace(change, gres_per_node=(*rest, gres), admin_comment=marked)

@@ -17,7 +17,7 @@ from slipstream.core.events import StateRestored
 from slipstream.scheduler.journal_codec import JournalError, read_command, read_event, written
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
     from slipstream.core.commands import Command
@@ -55,6 +55,10 @@ class Outcome(StrEnum):
     REFUSED = "refused"
     LAPSED = "lapsed"
     """It was overtaken: nothing is left to do about it."""
+
+
+_OUTCOME: Final[Mapping[type, Outcome]] = {Settle: Outcome.DONE}
+"""What nothing is left to do about once it is written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,18 +117,37 @@ class Journal:
 
     def record(self, entries: Sequence[Entry]) -> list[Intention]:
         """Write events and intentions down, all or none; returns what is now to be done."""
-        intentions: list[Intention] = []
         with self._transaction():
-            for entry in entries:
-                seq = self._db.execute(
-                    "INSERT INTO event (at_s, kind, body) VALUES (?, ?, ?)",
-                    (entry.event.at_s, *written(entry.event)),
-                ).lastrowid
-                for command in entry.commands:
-                    intentions.append(self._intend(seq or 0, command))
-                    if isinstance(command, Settle):
-                        self._settle(command)
+            seq, number = self._last("event", "seq"), self._last("intention", "id")
+            events = [
+                (at, entry.event.at_s, *written(entry.event))
+                for at, entry in enumerate(entries, seq + 1)
+            ]
+            commands = [
+                (at, one) for at, entry in enumerate(entries, seq + 1) for one in entry.commands
+            ]
+            intentions = [
+                Intention(one, command, _OUTCOME.get(type(command), Outcome.INTENDED))
+                for one, (_, command) in enumerate(commands, number + 1)
+            ]
+            # One statement for a whole burst: its parts cost more than what they write.
+            self._db.executemany(
+                "INSERT INTO event (seq, at_s, kind, body) VALUES (?, ?, ?, ?)", events
+            )
+            self._db.executemany(
+                "INSERT INTO intention (id, seq, token, kind, body, state) "
+                "VALUES (?, ?, ?, ?, ?, ?)",
+                [
+                    (one.id, at, command.token, *written(command), one.outcome)
+                    for one, (at, command) in zip(intentions, commands, strict=True)
+                ],
+            )
+            self._settle([one for _, one in commands if isinstance(one, Settle)])
         return [one for one in intentions if one.outcome is Outcome.INTENDED]
+
+    def _last(self, table: str, key: str) -> int:
+        (last,) = self._db.execute(f"SELECT coalesce(max({key}), 0) FROM {table}").fetchone()  # noqa: S608 (ours)
+        return int(last)
 
     def finish(self, results: Sequence[tuple[int, Outcome, str]]) -> None:
         """Write down what became of intentions.
@@ -187,27 +210,18 @@ class Journal:
         (number,) = self._db.execute("SELECT count(*) FROM event").fetchone()
         return int(number)
 
-    def _intend(self, seq: int, command: Command) -> Intention:
-        outcome = Outcome.DONE if isinstance(command, Settle) else Outcome.INTENDED
-        one = self._db.execute(
-            "INSERT INTO intention (seq, token, kind, body, state) VALUES (?, ?, ?, ?, ?)",
-            (seq, command.token, *written(command), outcome),
-        ).lastrowid
-        return Intention(one or 0, command, outcome)
-
-    def _settle(self, command: Settle) -> None:
+    def _settle(self, commands: Sequence[Settle]) -> None:
         """The admission of a job is confirmed by Slurm, or it never came."""
-        seen = command.arrival is Arrival.SEEN
-        self._db.execute(
+        self._db.executemany(
             # By itself SQLite would go through all that is open, for each job of a burst.
             "UPDATE intention INDEXED BY intention_by_token SET state = ?, note = ? "
             "WHERE token = ? AND kind = ? AND state = 'intended'",
-            (
-                Outcome.DONE if seen else Outcome.LAPSED,
-                f"job {command.ref}" if seen else "it never came into Slurm's queue",
-                command.token,
-                Admit.__name__,
-            ),
+            [
+                (Outcome.DONE, f"job {one.ref}", one.token, Admit.__name__)
+                if one.arrival is Arrival.SEEN
+                else (Outcome.LAPSED, "it never came into Slurm's queue", one.token, Admit.__name__)
+                for one in commands
+            ],
         )
 
     def _transaction(self) -> _Transaction:

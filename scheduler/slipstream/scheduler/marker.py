@@ -56,6 +56,7 @@ def request_of(job: Job) -> Request | None:
             moves=words.get("move") != "no",
             may_be_guest=words.get("guest") == "may",
             elastic=_range(words.get("elastic", "")),
+            size=int(words.get("size", "0")),
             nodes_min=max(1, job.node_count),
             tasks=max(1, job.task_count),
             cpus_per_task=max(1, job.cpus // max(1, job.task_count)),

@@ -74,6 +74,12 @@ class _Gpu(msgspec.Struct):
     takes_guests: bool = True
 
 
+class _Guarantee(msgspec.Struct):
+    alone_ms: float | None = None
+    slowdown_pct: float | None = None
+    error_pct: float | None = None
+
+
 class _Training(msgspec.Struct):
     job_id: str | int
     phase: str = ""
@@ -85,6 +91,10 @@ class _Training(msgspec.Struct):
     save_s: float | None = None
     restorable: bool = False
     waited_s: float = 0.0
+    share_pct: float | None = None
+    cap_mib: int | None = None
+    node_reason: str = ""
+    guarantee: _Guarantee | None = None
     measured: Measured | None = None
 
 
@@ -102,6 +112,13 @@ class _Discarded(msgspec.Struct):
     problem: str = ""
 
 
+class _Call(msgspec.Struct):
+    job_id: int
+    runs: bool
+    nodes: list[str]
+    after: int = 0
+
+
 class _Report(msgspec.Struct):
     node: str
     at_s: float
@@ -112,6 +129,8 @@ class _Report(msgspec.Struct):
     """If it tells of a job that was saved; then of nothing else."""
     discarded: _Discarded | None = None
     """If it tells of a durable copy that was to be removed."""
+    calls: list[_Call] | None = None
+    """If it tells whose turn it is among gangs that it leads."""
     listens: bool = False
     """If it waits on this connection for what it is asked to do."""
 
@@ -219,7 +238,25 @@ class Discarded:
     problem: str = ""
 
 
-Told: TypeAlias = NodeReported | JobSaved | Discarded
+@dataclass(frozen=True, slots=True)
+class TurnCalled:
+    """The first node of a job across nodes says whether it runs now, for the others to follow."""
+
+    job_id: int
+    runs: bool
+    after: int
+    nodes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TurnsCalled:
+    """All that a node leads."""
+
+    node: str
+    calls: tuple[TurnCalled, ...]
+
+
+Told: TypeAlias = NodeReported | JobSaved | Discarded | TurnsCalled
 
 
 def read_told(line: bytes) -> Told | Listening:
@@ -230,6 +267,9 @@ def read_told(line: bytes) -> Told | Listening:
     if told.discarded is not None:
         gone = told.discarded
         return Discarded(told.node, str(gone.job_id), gone.token, gone.problem)
+    if told.calls is not None:
+        calls = [TurnCalled(one.job_id, one.runs, one.after, (*one.nodes,)) for one in told.calls]
+        return TurnsCalled(told.node, tuple(calls))
     if told.saved is None:
         return _report(told)
     return JobSaved(
@@ -262,23 +302,31 @@ def _report(told: _Report) -> NodeReported:
         )
         for gpu in told.gpus
     )
-    jobs = tuple(
-        Training(
-            ref=str(job.job_id),
-            phase=job.phase,
-            minibatch=job.minibatch,
-            minibatch_ms=job.minibatch_ms,
-            import_s=job.import_s,
-            launch_s=job.launch_s,
-            train_s=job.train_s,
-            save_s=job.save_s,
-            restorable=job.restorable,
-            waited_s=job.waited_s,
-            measured=job.measured,
-        )
-        for job in told.jobs
-    )
+    jobs = tuple(map(_training, told.jobs))
     return NodeReported(at_s=told.at_s, node=told.node, gpus=gpus, jobs=jobs)
+
+
+def _training(job: _Training) -> Training:
+    kept = job.guarantee or _Guarantee()
+    return Training(
+        ref=str(job.job_id),
+        phase=job.phase,
+        minibatch=job.minibatch,
+        minibatch_ms=job.minibatch_ms,
+        import_s=job.import_s,
+        launch_s=job.launch_s,
+        train_s=job.train_s,
+        save_s=job.save_s,
+        restorable=job.restorable,
+        waited_s=job.waited_s,
+        share_pct=job.share_pct,
+        cap_mib=job.cap_mib,
+        node_reason=job.node_reason,
+        alone_ms=kept.alone_ms,
+        slowdown_pct=kept.slowdown_pct,
+        slowdown_error_pct=kept.error_pct,
+        measured=job.measured,
+    )
 
 
 def _decoded(decoder: msgspec.json.Decoder[_Told], line: bytes) -> _Told:

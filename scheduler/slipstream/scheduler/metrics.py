@@ -19,20 +19,22 @@ if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
     from slipstream.core.state import State
+    from slipstream.scheduler.dashboard.feed import Feed
     from slipstream.scheduler.engine import Engine
 
 
-def exposition(engine: Engine, behind: Callable[[], int]) -> bytes:
+def exposition(engine: Engine, behind: Callable[[], int], feed: Feed | None = None) -> bytes:
     """The text of /metrics."""
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Now(engine, behind))
+    registry.register(_Now(engine, behind, feed))
     return generate_latest(registry)
 
 
 class _Now(Collector):
-    def __init__(self, engine: Engine, behind: Callable[[], int]) -> None:
+    def __init__(self, engine: Engine, behind: Callable[[], int], feed: Feed | None) -> None:
         self._engine = engine
         self._behind = behind
+        self._feed = feed
 
     def collect(self) -> Iterator[Metric]:
         state = self._engine.machine.state
@@ -51,6 +53,10 @@ class _Now(Collector):
         yield _counter("events", "Events the machine was told.", counters.events)
         yield _counter("commands", "Commands it gave.", counters.commands)
         yield _counter("machine_errors", "Events it failed over.", counters.machine_errors)
+        yield _counter("watch_errors", "Events the dashboard failed over.", counters.watch_errors)
+        if self._feed is not None:
+            yield _gauge("dashboard_browsers", "Browsers that look on.", len(self._feed))
+            yield _counter("dashboard_resyncs", "Browsers too slow to follow.", self._feed.resyncs)
         yield _counter("submissions", "Submissions announced to us.", counters.submissions)
         yield _counter("bad_submissions", "Of them not understood.", counters.bad_submissions)
         yield _counter("bad_reports", "Node reports not understood.", counters.bad_reports)
@@ -88,6 +94,9 @@ def _of_jobs(state: State) -> Iterator[Metric]:
         family.add_metric([phase, reason], number)
     yield family
     yield _gauge("advice", "Jobs with advice on the board.", len(state.advice))
+    yield _gauge("moves", "Moves under way.", len(state.moves))
+    reported = sum(len(report.jobs) for report in state.reports.values())
+    yield _gauge("reported_jobs", "Jobs that coordinators report about.", reported)
 
 
 def _of_nodes(state: State) -> Iterator[Metric]:

@@ -23,12 +23,15 @@ if TYPE_CHECKING:
     from slipstream.core.advice import Advice
     from slipstream.core.commands import Save
     from slipstream.core.copies import Copy
+    from slipstream.scheduler.messages import TurnsCalled
     from slipstream.slurm_plugin.link import Channel
 
 _GATHERS_S: Final = 10.0
 """Coordinators look for a scheduler every second: so long a new one waits for them."""
 _MOST_HOSTS: Final = 1_000
 """Tasks of a job whose nodes fit into one line."""
+_MOST_CALLS: Final = 64
+"""Gangs that a node leads, in one line."""
 
 
 class Orders:
@@ -38,6 +41,7 @@ class Orders:
         self._listeners: dict[str, tuple[asyncio.AbstractEventLoop, Channel]] = {}
         self._open: dict[str, tuple[float, Save]] = {}
         self._lock = threading.Lock()
+        self._off: bool | None = None
         self._clock = clock
         self._began_s = clock()
 
@@ -52,6 +56,9 @@ class Orders:
                 if now_s - at_s < PATIENCE_S[Stage.SAVING]
             }
             unanswered = [order for _, order in self._open.values() if order.node == node]
+            off = self._off
+        if off is not None:
+            loop.call_soon_threadsafe(channel.write, _switch(off=off))
         for order in unanswered:
             loop.call_soon_threadsafe(channel.write, _line(order))
 
@@ -60,6 +67,14 @@ class Orders:
         with self._lock:
             if self._listeners.get(node, (None, None))[1] is channel:
                 del self._listeners[node]
+
+    def switch(self, *, off: bool) -> None:
+        """Tell all nodes how the kill switch is, if that is new; who comes later is told then."""
+        with self._lock:
+            told, self._off = self._off, off
+            there = list(self._listeners.values())
+        for loop, channel in there if told is not off else ():
+            loop.call_soon_threadsafe(channel.write, _switch(off=off))
 
     def save(self, order: Save) -> None:
         """Have a job saved; raises `SinkError` if its node does not listen."""
@@ -85,6 +100,20 @@ class Orders:
         for loop, channel in there if len(advice.hosts) <= _MOST_HOSTS else ():
             loop.call_soon_threadsafe(channel.write, raw)
 
+    def call(self, told: TurnsCalled) -> None:
+        """Carry what the first node of a gang has decided to its others, as it came.
+
+        Nothing is kept: it is said again soon, and who does not listen decides for itself.
+        """
+        for call in told.calls[:_MOST_CALLS]:
+            line = {"v": 1, "order": "turn", "job_id": call.job_id, "from": told.node}
+            raw = _raw({**line, "runs": call.runs, "after": call.after})
+            with self._lock:
+                others = {*call.nodes[:_MOST_HOSTS]} - {told.node}
+                there = [self._listeners[node] for node in others if node in self._listeners]
+            for loop, channel in there:
+                loop.call_soon_threadsafe(channel.write, raw)
+
     def discard(self, copy: Copy) -> None:
         """Have a durable copy removed by any node, they all see it; the first by name is asked."""
         with self._lock:
@@ -105,6 +134,10 @@ class Orders:
 def _line(order: Save) -> bytes:
     line = {"v": 1, "order": "save", "job_id": order.job_id, "number": order.number}
     return _raw(line)
+
+
+def _switch(*, off: bool) -> bytes:
+    return _raw({"v": 1, "order": "switch", "job_id": 0, "off": off})
 
 
 def _raw(line: Mapping[str, object]) -> bytes:

@@ -71,6 +71,10 @@ class Settings:
     """A GPU that is used more than that over 10 s takes no further guest."""
     guest_after_s: float = 300.0
     """An `auto` job that has waited so long for GPUs becomes a guest (mode enforce)."""
+    requeue_pause_s: float = 60.0
+    """How far apart requeues of one job are at least, whoever wants it elsewhere or resized."""
+    grow_after_s: float = 120.0
+    """After so long without a queue elastic jobs take GPUs that nobody uses (mode enforce)."""
     extend_from_s: float = 60.0
     """A job that has waited so long for others is given that, near its limit (mode enforce)."""
     shares: Shares = ()
@@ -94,7 +98,7 @@ class Settings:
                 address(self.listen)
             except ValueError as error:
                 raise SettingsError(f"listen: {error}") from error
-        for name in ("tick_s", "lease_s", "arrival_s", "guest_below_pct", "extend_from_s"):
+        for name in _ABOVE_0:
             if getattr(self, name) <= 0:
                 raise SettingsError(f"{name} is {getattr(self, name):g}, it must be above 0")
         if self.keep_checkpoints_s < 0:
@@ -124,10 +128,16 @@ class Settings:
             shares=self.shares,
             guest_below_pct=self.guest_below_pct,
             guest_after_s=self.guest_after_s,
+            requeue_pause_s=self.requeue_pause_s,
+            grow_after_s=self.grow_after_s,
             extend_from_s=self.extend_from_s,
         )
 
 
+_ABOVE_0: Final = (
+    *("tick_s", "lease_s", "arrival_s", "guest_below_pct", "extend_from_s", "grow_after_s"),
+    "requeue_pause_s",
+)
 _LEVELS: Final = ("debug", "info", "warning", "error")
 _LAST_PORT: Final = 65_535
 

@@ -17,6 +17,7 @@ from slipstream.core.commands import Admit, Advise
 from slipstream.core.events import JobSubmitted
 from slipstream.scheduler import peers
 from slipstream.scheduler.messages import MOST_LINE_BYTES, MessageError, answer, read_clues, sized
+from slipstream.scheduler.repeats import LATER_S, Repeats
 
 if TYPE_CHECKING:
     import socket
@@ -44,6 +45,9 @@ class SubmitSocket:
         self._engine = engine
         self._trusted = trusted
         self._holds = holds
+        self._repeats = Repeats(
+            engine, lambda settle: asyncio.get_running_loop().call_later(LATER_S, settle)
+        )
         self._askers: set[_Asker] = set()
 
     def serve(self, listener: socket.socket) -> Callable[[], None]:
@@ -56,6 +60,7 @@ class SubmitSocket:
             listener.close()
             for asker in tuple(self._askers):
                 asker.close()
+            self._repeats.settle()
 
         return close
 
@@ -74,7 +79,7 @@ class SubmitSocket:
             peer.close()
             return
         peer.setblocking(False)
-        asker = _Asker(peer, self._engine, self._holds, self._askers.discard)
+        asker = _Asker(peer, self._engine, self._holds, self._askers.discard, self._repeats)
         self._askers.add(asker)
         asker.hear()  # Lua has connected, and perhaps written
 
@@ -88,11 +93,13 @@ class _Asker:
         engine: Engine,
         holds: Callable[[], bool],
         gone: Callable[[_Asker], None],
+        repeats: Repeats,
     ) -> None:
         self._peer = peer
         self._engine = engine
         self._holds = holds
         self._gone = gone
+        self._repeats = repeats
         self._heard = b""
         self._answered = False
         self._loop = asyncio.get_running_loop()
@@ -151,6 +158,9 @@ class _Asker:
         counters.answer_s_max = max(counters.answer_s_max, took_s)
 
     def _said(self, line: bytes) -> bytes:
+        if again := self._repeats.answer(line):
+            return again
+        self._repeats.settle()
         try:
             clues = read_clues(line)
         except MessageError as error:
@@ -165,7 +175,9 @@ class _Asker:
             isinstance(one, Advise) and one.advice.strength is Strength.REQUIRE for one in commands
         )
         given = request.gpus.count if request.gpus != clues.request.gpus else 0
-        return answer(message, _FIRST_HOLD_S if bound and self._holds() else 0, given)
+        said = answer(message, _FIRST_HOLD_S if bound and self._holds() else 0, given)
+        self._repeats.keep(line, clues, request, commands, said)
+        return said
 
     def _leave(self, why: str) -> None:
         """Without an answer: it may be Lua, and we too slow."""

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from slipstream.core.answers import estimated
 from slipstream.core.classes import JobClass, Role
+from slipstream.core.node.reasons import SENTENCE as NODE_SENTENCE
+from slipstream.core.node.reasons import NodeReason
 from slipstream.core.placement import need_of
 from slipstream.core.reasons import SENTENCE, Reason, from_slurm
 from slipstream.core.records import Phase
@@ -23,22 +25,11 @@ if TYPE_CHECKING:
 
 View = dict[str, Any]
 _MOST_NODES_EXPLAINED: Final = 8
+NODE_REASONS: Final = frozenset(map(str, NodeReason))
 
 
-def jobs(state: State, *, ended: bool = False) -> list[View]:
-    """All jobs; those that have ended only if asked for.
-
-    Not those that hold GPUs for others: who owns these is told with the owners.
-    """
-    over = (Phase.ENDED, Phase.LOST)
-    known = (one for one in state.jobs.values() if one.key not in state.placeholders)
-    shown = [one for one in known if ended or one.phase not in over]
-    training = _training(state)
-    return [job(state, one, training) for one in sorted(shown, key=_by_number)]
-
-
-def job(state: State, record: JobRecord, training: Mapping[str, Training]) -> View:
-    """One job."""
+def job(state: State, record: JobRecord, training: Training | None) -> View:
+    """One job, with what its hooks told."""
     sight = record.sight
     request = state.requests.get(record.token)
     advice = state.advice.get(record.advice_key)
@@ -55,7 +46,7 @@ def job(state: State, record: JobRecord, training: Mapping[str, Training]) -> Vi
         "priority": sight.priority if sight else 0,
         "submitted_at_s": sight.submitted_at_s if sight else record.since_s,
         "class": request.job_class if request else None,
-        "role": _role(state, record),
+        "role": role_of(state, record),
         "gpus_asked": f"{request.gpus.per}:{request.gpus.count}" if request else None,
         "gpus_in_all": need.seats_in_all if need else None,
         "estimate": _estimate(request),
@@ -68,11 +59,11 @@ def job(state: State, record: JobRecord, training: Mapping[str, Training]) -> Vi
         "slurm_reason": sight.slurm_reason if sight else "",
         "nodes": list(sight.nodes) if sight else [],
         "advised_nodes": list(advice.nodes) if advice and waits else [],
-        "training": _progress(training.get(str(sight.number))) if sight else None,
+        "training": _progress(training),
     }
 
 
-def _role(state: State, record: JobRecord) -> Role | None:
+def role_of(state: State, record: JobRecord) -> Role | None:
     """As what it counts: a guest whose GPUs are held for it owns them."""
     request, upgraded = state.requests.get(record.token), state.upgrades.get(record.key)
     if request is None:
@@ -102,7 +93,7 @@ def why(state: State, name: str) -> View | None:
     request = state.requests.get(record.token)
     estimate = request.estimate if request else None
     return {
-        **job(state, record, _training(state)),
+        **job(state, record, training_of(state).get(str(sight.number)) if sight else None),
         "sentence": SENTENCE[record.reason],
         "estimate": {**asdict(estimate), "text": estimated(estimate)} if estimate else None,
         "stands_for": _stands_for(state, record),
@@ -140,7 +131,7 @@ def mode(state: State) -> View:
     }
 
 
-def _training(state: State) -> dict[str, Training]:
+def training_of(state: State) -> dict[str, Training]:
     """What hooks told, by the number the nodes know a job by; of several nodes the slowest."""
     told = [one for report in state.reports.values() for one in report.jobs]
     told.sort(key=lambda one: -(one.minibatch or 0))
@@ -160,7 +151,22 @@ def _progress(training: Training | None) -> View | None:
         "save_s": training.save_s,
         "restorable": training.restorable,
         "waited_s": training.waited_s,
+        "share_pct": training.share_pct,
+        "cap_mib": training.cap_mib,
+        "node_reason": training.node_reason or None,
+        "node_sentence": _node_sentence(training),
+        "alone_ms": training.alone_ms,
+        "slowdown_pct": training.slowdown_pct,
+        "slowdown_error_pct": training.slowdown_error_pct,
+        "gpu_memory_mib": training.measured.gpu_memory_mib if training.measured else None,
+        "gpu_use_pct": training.measured.gpu_use_pct if training.measured else None,
     }
+
+
+def _node_sentence(training: Training) -> str | None:
+    """A coordinator of a later version may have reasons that this one has no sentence for."""
+    known = training.node_reason in NODE_REASONS
+    return NODE_SENTENCE[NodeReason(training.node_reason)] if known else None
 
 
 def _because(state: State, record: JobRecord) -> list[str]:
@@ -243,7 +249,7 @@ def _named(state: State, name: str) -> JobRecord | None:
     if found := state.jobs.get(name):
         return found
     tasks = [one for key, one in state.jobs.items() if key.startswith(f"{name}_")]
-    return min([*tasks, *state.with_token(name)], key=_by_number, default=None)
+    return min([*tasks, *state.with_token(name)], key=by_number, default=None)
 
 
 def _stands_for(state: State, record: JobRecord) -> str:
@@ -272,7 +278,7 @@ def _slurm_says(record: JobRecord) -> str:
     return f"{sight.slurm_reason}: {SENTENCE[meaning]}"
 
 
-def _by_number(record: JobRecord) -> tuple[int, ...]:
+def by_number(record: JobRecord) -> tuple[int, ...]:
     """12 before 12_3 before 100; announced jobs last."""
     if record.sight is None:
         return (1, int(record.since_s))

@@ -13,6 +13,7 @@ from slipstream.scheduler.marker import MarkerError, request_of
 from slipstream.scheduler.placeholders import holds_for
 from slipstream.slurm_plugin import JobState, SlurmError
 from slipstream.slurm_plugin.gres import total
+from slipstream.slurm_plugin.node_room import need_of
 from slipstream.slurm_plugin.soft_hold import as_its_user_left_it
 
 if TYPE_CHECKING:
@@ -112,6 +113,8 @@ def sight_of(job: Job) -> JobSight:
             for index in gres.indices
         ),
         slots=total(held, "slot"),
+        wants_gpus=dict(need_of(job).gres).get("gpu", 0),
+        wants_nodes=max(1, job.node_count),
         time_limit_s=job.time_limit_s,
         ends_at_s=job.times.ended_at_s if standing is Standing.RUNNING else None,
         slurm_reason=job.reason,

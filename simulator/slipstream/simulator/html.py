@@ -32,6 +32,7 @@ _STYLE: Final[dict[Any, Any]] = {  # matplotlib types its keys as a literal of h
     "svg.fonttype": "none",  # text stays text: smaller, and found by a search
     "svg.hashsalt": "slipstream",
 }
+_TIMES: Final = {"1 s": 1, "1 min": 60, "1 h": 3_600, "1 day": 86_400, "1 week": 604_800}
 _COLUMNS: Final = (
     ("policy", "policy"),
     ("completion_mean_s", "completion, mean s"),
@@ -74,21 +75,30 @@ def plots(reports: Sequence[Report]) -> str:
         (mean, first), (curve, tenants) = figure.subplots(2, 2)
         names = [one.policy for one in reports]
         colours = [_OURS if name == _NAME else _THEIRS for name in names]
-        mean.barh(names, [one.completion_mean_s / 3600 for one in reports], color=colours)
+        bars = mean.barh(names, [one.completion_mean_s / 3600 for one in reports], color=colours)
+        mean.bar_label(bars, fmt="%.1f", padding=4)
         mean.set_title("mean completion, hours")
-        first.barh(names, [one.first_minibatches_mean_s / 60 for one in reports], color=colours)
+        waits = [one.first_minibatches_mean_s / 60 for one in reports]
+        bars = first.barh(names, waits, color=colours)
+        first.bar_label(bars, fmt="%.1f", padding=4)
         first.set_xscale("symlog")
         first.set_title("mean time to the first 100 mini-batches, minutes")
         for axes in (mean, first):
             axes.invert_yaxis()
+            axes.grid(visible=False, axis="y")
+            axes.margins(x=0.12)
         for one, colour in zip(reports, _curves(reports), strict=True):
-            thick: dict[str, Any] = {"lw": 3, "zorder": 4} if one.policy == _NAME else {"lw": 1.2}
+            ours = one.policy == _NAME
+            thick: dict[str, Any] = {"lw": 3, "zorder": 4} if ours else {"lw": 1.2}
             ranks = [at / len(one.curve_s) for at in range(len(one.curve_s))]
             curve.plot(one.curve_s, ranks, label=one.policy, color=colour, **thick)
+            dots: dict[str, Any] = {"ms": 10, "zorder": 4} if ours else {"ms": 6, "alpha": 0.8}
             slowed = one.tenant_slowdown
-            tenants.plot(list(slowed), list(slowed.values()), "o-", color=colour, **thick)
+            tenants.plot(list(slowed), list(slowed.values()), "o", color=colour, **dots)
         curve.set_xscale("log")
-        curve.set_title("part of the jobs completed within (s)")
+        curve.set_xticks([*_TIMES.values()], [*_TIMES])
+        curve.minorticks_off()
+        curve.set_title("part of the jobs completed within")
         curve.legend(fontsize=8)
         tenants.set_yscale("log")
         tenants.tick_params(axis="x", rotation=45)

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from slipstream.slurm_plugin.version import Version
 
 _SECONDS_PER_MINUTE: Final = 60
-_ONLY_BY_COMMAND: Final = ("gres_per_node", "node_count", "task_count", "cpus")
+_ONLY_BY_COMMAND: Final = ("gres_per_node", "gres_counts", "node_count", "task_count", "cpus")
 
 
 @dataclass(frozen=True, slots=True)

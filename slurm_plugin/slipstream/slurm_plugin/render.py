@@ -93,6 +93,8 @@ def update(job: JobRef, change: JobUpdate, version: Version) -> tuple[Argv, ...]
         "Priority": _number(change.priority),
         "Comment": change.comment,
         "AdminComment": change.admin_comment,
+        # What was asked per node of a GRES of that name is replaced, in every release.
+        "Gres": None if change.gres_counts is None else render_gres(change.gres_counts),
     }
     head = ("scontrol", "update", f"JobId={job}")
     changes = [f"{key}={value}" for key, value in pairs.items() if value is not None]

@@ -56,6 +56,8 @@ class JobUpdate:
     `gres_per_node` becomes all that the job asks for, whether it asked per job, task or node. It
     takes 22.05 two requests: keep the job held, or from being eligible, so that it cannot start
     with half of the change. That release also refuses `gpu` with and without a type in one job.
+
+    `gres_counts` are other counts of GRES that the job asks for per node already: one request.
     """
 
     required_nodes: tuple[str, ...] | None = None
@@ -63,6 +65,7 @@ class JobUpdate:
     start_at_s: int | Literal["now"] | None = None
     time_limit_s: int | Literal["unlimited"] | None = None
     gres_per_node: tuple[Gres, ...] | None = None
+    gres_counts: tuple[Gres, ...] | None = None
     node_count: int | None = None
     task_count: int | None = None
     cpus: int | None = None
@@ -74,7 +77,9 @@ class JobUpdate:
         if all(getattr(self, field.name) is None for field in fields(self)):
             names = [field.name for field in fields(self)]
             raise ValueError(f"a job update that changes nothing; it could change: {names}")
-        if self.gres_per_node == ():
+        if self.gres_per_node is not None and self.gres_counts is not None:
+            raise ValueError("a job's GRES are replaced or counted anew, not both")
+        if () in (self.gres_per_node, self.gres_counts):
             raise ValueError("a job's GRES can be replaced, not emptied: 24.11 would keep them")
 
 

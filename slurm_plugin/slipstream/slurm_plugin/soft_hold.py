@@ -237,6 +237,16 @@ def _has_nodes_of_its_own(job: Job) -> bool:
     return bool(job.required_nodes) and not _is_bound(job)
 
 
+def with_word(comment: str, name: str, value: str) -> str:
+    """The comment with this word in its marker, or without it if it has no value."""
+    kept = {key: word for key, word in _words(comment).items() if key != name}
+    words = " ".join(
+        f"{key}={word}" for key, word in (kept | ({name: value} if value else {})).items()
+    )
+    *_, marker = _MARKER.finditer(comment)
+    return f"{comment[: marker.start()]}[slipstream {words}]{comment[marker.end() :]}"
+
+
 def _is_bound(job: Job) -> bool:
     return "bound" in _words(job.admin_comment)
 

@@ -21,6 +21,7 @@ from time import monotonic_ns
 from typing import TYPE_CHECKING, TypeVar
 
 from slipstream.torch_hooks import (
+    courtesy,
     dynamo,
     first_use,
     image,
@@ -200,6 +201,7 @@ def torch_is_coming() -> None:
         if _process.block and not _process.session:
             _process.block.write(phase=Phase.IMPORTING)
             _process.read_ahead()
+            courtesy.yield_processor(_process.block)
             _process.launch["gated_ns"] = launch_line.wait(_process.block)
             _process.tell_launch()
 

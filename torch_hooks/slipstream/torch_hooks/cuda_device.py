@@ -3,17 +3,16 @@
 
 from __future__ import annotations
 
-import gc
 from typing import TYPE_CHECKING
 
 import torch
 
-from slipstream.torch_hooks import cuda_pool, host_memory
+from slipstream.torch_hooks import cuda_pool, cuda_runtime, host_memory
 from slipstream.torch_hooks.device import Device
 from slipstream.torch_hooks.rate import CHUNK_BYTES, Rate
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Mapping
 
     from torch import Tensor, UntypedStorage
 
@@ -41,7 +40,7 @@ class Cuda(Device):
 
     def why_stuck(self) -> str:
         """A captured graph replays with the addresses it was captured with."""
-        graphs = sum(type(thing) is torch.cuda.CUDAGraph for thing in gc.get_objects())
+        graphs = cuda_runtime.graphs()
         return f"{graphs} CUDA graphs hold addresses" if graphs else ""
 
     def most_bytes(self) -> int:
@@ -69,10 +68,11 @@ class Cuda(Device):
         """Give the caching allocator's free blocks back to the GPU."""
         torch.cuda.empty_cache()
 
-    def come_back(self, nbytes: int, begins: Callable[[], None] = lambda: None) -> bool:
-        """Whether the GPU has as much free."""
-        free_bytes, _ = torch.cuda.mem_get_info()
-        return free_bytes >= nbytes and super().come_back(nbytes, begins)
+    def has_room(self, needed_bytes: Mapping[int, int]) -> bool:
+        """Whether each GPU has as much free; torch's caches are empty by then."""
+        return all(
+            torch.cuda.mem_get_info(index)[0] >= nbytes for index, nbytes in needed_bytes.items()
+        )
 
     def places(self, tier: Tier, where: torch.device) -> Places:
         """Managed memory, where there can be any."""
@@ -89,10 +89,12 @@ class Cuda(Device):
         pool = self._opened()
         if pool is None:
             return not nbytes
-        for index in range(torch.cuda.device_count()):
+        count = torch.cuda.device_count()
+        room_bytes = host_memory.room_bytes() // 2 // max(1, count)  # for each of them
+        for index in range(count):
             total = torch.cuda.get_device_properties(index).total_memory
             torch.cuda.set_per_process_memory_fraction(1.0, index)
-            reserve = min(max(0, total - nbytes), host_memory.room_bytes() // 2) if nbytes else 0
+            reserve = min(max(0, total - nbytes), room_bytes) if nbytes else 0
             try:
                 pool.hold(index, reserve)
             except (cuda_pool.CudaPoolError, torch.cuda.OutOfMemoryError) as error:

@@ -16,7 +16,7 @@ import ctypes
 import inspect
 from typing import TYPE_CHECKING, Any
 
-from slipstream.torch_hooks import native
+from slipstream.torch_hooks import cuda_runtime, native
 from slipstream.torch_hooks.host_memory import HostMemoryError
 
 if TYPE_CHECKING:
@@ -150,7 +150,11 @@ def open_pool(cuda: Any, empty: Callable[[int, int], Any]) -> CudaPool:  # noqa:
     path = native.library_path()
     if not path.exists():
         raise CudaPoolError(f"{path} is not built")
-    return CudaPool(cuda, empty, str(path), _loaded_runtime())
+    try:
+        runtime = cuda_runtime.loaded()
+    except cuda_runtime.CudaRuntimeError as error:
+        raise CudaPoolError(str(error)) from error
+    return CudaPool(cuda, empty, str(path), runtime)
 
 
 def has_pools(cuda: Any) -> bool:  # noqa: ANN401 (torch's)
@@ -159,15 +163,6 @@ def has_pools(cuda: Any) -> bool:  # noqa: ANN401 (torch's)
     if pool is None or not hasattr(cuda, "use_mem_pool"):
         return False
     return "use_on_oom" in inspect.signature(pool.__init__).parameters
-
-
-def _loaded_runtime() -> str:
-    with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:  # noqa: PTH123 (no pathlib in a user's process)
-        for line in maps:
-            path = line.partition("/")[2].rstrip("\n")
-            if path.rpartition("/")[2].startswith("libcudart"):
-                return f"/{path}"
-    raise CudaPoolError("torch has not loaded CUDA's runtime as a library of its own")
 
 
 def declared(library: str) -> ctypes.CDLL:

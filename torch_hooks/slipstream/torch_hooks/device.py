@@ -20,7 +20,7 @@ from slipstream.torch_hooks.rate import CHUNK_BYTES, Rate
 from slipstream.wire.gpu_state import COPY, TO_HOST
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from torch import Tensor, UntypedStorage
 
@@ -65,6 +65,11 @@ class Device:
 
     def release_caches(self) -> None:
         """Give back what is free but held."""
+
+    def has_room(self, needed_bytes: Mapping[int, int]) -> bool:
+        """Whether so many bytes of tensors fit on each of its GPUs, by their numbers."""
+        del needed_bytes
+        return True
 
     def leave(self) -> None:
         """Take what torch does not know of off the device, too."""

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Keeping a guest to its share: where its device's work begins, or at boundaries where that fails.
 
-On the CPU operators wait in the native gate; on the occupancy GPU launches do. Without the native
-gate, and on CUDA, the process pauses at boundaries by a bucket of the same kind. A gate is made at
-the boundary where a share below 100 % is first read, and removed at the one where it is 100 again.
+On the CPU and on CUDA operators wait in the native gate; on the occupancy GPU launches do. Without
+the native gate the process pauses at boundaries by a bucket of the same kind. A gate is made at the
+boundary where a share below 100 % is first read, and removed at the one where it is 100 again.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any, Protocol
 
-from slipstream.torch_hooks import native, which_device
+from slipstream.torch_hooks import courtesy, cuda_runtime, native, which_device
 from slipstream.torch_hooks.bucket import Bucket
 from slipstream.torch_hooks.native_gate import NativeGate
 from slipstream.torch_hooks.owner_watch import OwnerWatch
@@ -23,6 +23,9 @@ from slipstream.wire.control_block import Role
 if TYPE_CHECKING:
     from slipstream.torch_hooks.block import Block
     from slipstream.torch_hooks.notes import Notes
+
+
+_GRAPHS_EVERY_S = 10.0
 
 
 class Gate(Protocol):
@@ -41,9 +44,10 @@ class Gate(Protocol):
 
 def install(block: Block, notes: Notes) -> Gate:
     """The best gate there is for this process, kept to the share that its page says."""
+    courtesy.yield_processor(block)  # whoever is to be spared on the GPU is on the cores, too
     occupancy = which_device.occupancy()
     if occupancy is None and which_device.cuda():
-        return _AtBoundaries(block, _CudaClock())
+        return _OnCuda(block, notes)
     try:
         made = NativeGate(
             block.asked_share_pct(),
@@ -98,6 +102,57 @@ class _Native:
         for path, owner in before.items():
             if path not in left:
                 owner.close()
+
+
+class _OnCuda:
+    """The native gate at operators of CUDA while that goes well, else boundaries. Never run."""
+
+    def __init__(self, block: Block, notes: Notes) -> None:
+        self._block = block
+        self._notes = notes
+        self._native: NativeGate | None = None
+        self._slept_before_ns = 0
+        self._gate: Gate
+        try:
+            self._native = NativeGate(
+                block.asked_share_pct(),
+                down_address=block.down_address,
+                cuda=(cuda_runtime.loaded(), cuda_runtime.current_stream()),
+            )
+        except (native.NativeError, cuda_runtime.CudaRuntimeError) as error:
+            self._fall_back(error)
+        else:
+            self._gate = _Native(self._native, None, block)
+            self._graphs_at_s = 0.0
+
+    @property
+    def slept_ns(self) -> int:
+        return self._slept_before_ns + self._gate.slept_ns
+
+    def at_boundary(self, epoch: int) -> None:
+        if self._native is not None:
+            try:
+                self._look(self._native)
+            except native.NativeError as error:
+                self._slept_before_ns += self._gate.slept_ns
+                self._gate.remove()
+                self._native = None
+                self._fall_back(error)
+        self._gate.at_boundary(epoch)
+
+    def remove(self) -> None:
+        self._gate.remove()
+
+    def _look(self, gate: NativeGate) -> None:
+        gate.cuda_boundary(cuda_runtime.current_stream())
+        if time.monotonic() >= self._graphs_at_s:
+            self._graphs_at_s = time.monotonic() + _GRAPHS_EVERY_S
+            if cuda_runtime.graphs():
+                raise native.NativeError("CUDA graphs run without operators")
+
+    def _fall_back(self, error: Exception) -> None:
+        self._notes.problem("no native gate", f"{error}; it pauses at boundaries instead")
+        self._gate = _AtBoundaries(self._block, _CudaClock())
 
 
 def _phase_paths(block: Block) -> list[str]:

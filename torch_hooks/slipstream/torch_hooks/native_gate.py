@@ -76,15 +76,26 @@ class NativeGate:
         *,
         down_address: int = 0,
         at_operators: bool = True,
+        cuda: tuple[str, int] | None = None,
     ) -> None:
+        """Args are the share, where the page's lower half is, and where the gate stands.
+
+        `cuda`: operators run on CUDA; the path of its runtime and the address of a stream.
+        """
         self._library = _library()
         self.words = _words(self._library)
+        if cuda is not None:
+            _open_cuda(self._library, *cuda)
         if at_operators:
-            _hang_in(self._library)
+            try:
+                _hang_in(self._library)
+            except native.NativeError:
+                self._library.slip_cuda_gate_close()
+                raise
         words = self.words
         words.share_pct = share_pct
         words.down = down_address or None
-        words.charged_by_hand = not at_operators
+        words.charged_by_hand = not at_operators or cuda is not None
         for number in signal.valid_signals():
             if callable(signal.getsignal(number)):
                 self._library.slip_signals_hear(number)
@@ -117,11 +128,19 @@ class NativeGate:
         """It was queued, and ends then."""
         self._library.slip_gate_charge(device_ns, ends_ns)
 
+    def cuda_boundary(self, stream: int) -> None:
+        """A mini-batch has ended on CUDA, and this is the current stream; raises NativeError."""
+        self._library.slip_cuda_gate_boundary(stream)
+        problem = self._library.slip_cuda_gate_problem()
+        if problem:
+            raise native.NativeError(f"CUDA refused {problem.decode()}")
+
     def remove(self) -> None:
         """Nobody waits any more, and torch is as it was."""
         self._library.slip_signals_hear_no_more()
         self._library.slip_gate_remove()
         self._library.slip_gate_let_go()
+        self._library.slip_cuda_gate_close()
 
 
 def counters() -> Words:
@@ -143,7 +162,24 @@ def _library() -> ctypes.CDLL:
     library.slip_gate_watch.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint64)
     library.slip_gate_admit.argtypes = (ctypes.c_uint64, ctypes.c_uint64)
     library.slip_gate_charge.argtypes = (ctypes.c_uint64, ctypes.c_uint64)
+    library.slip_cuda_find.argtypes = (ctypes.c_char_p,)
+    library.slip_cuda_find.restype = ctypes.c_char_p
+    library.slip_cuda_gate_open.argtypes = (ctypes.c_void_p,)
+    library.slip_cuda_gate_open.restype = ctypes.c_char_p
+    library.slip_cuda_gate_boundary.argtypes = (ctypes.c_void_p,)
+    library.slip_cuda_gate_boundary.restype = None
+    library.slip_cuda_gate_problem.restype = ctypes.c_char_p
+    library.slip_cuda_gate_close.restype = None
     return library
+
+
+def _open_cuda(library: ctypes.CDLL, runtime: str, stream: int) -> None:
+    missing = library.slip_cuda_find(runtime.encode())
+    if missing:
+        raise native.NativeError(f"{runtime} lacks {missing.decode()}")
+    refused = library.slip_cuda_gate_open(stream)
+    if refused:
+        raise native.NativeError(f"CUDA refused {refused.decode()}")
 
 
 def _hang_in(library: ctypes.CDLL) -> None:

@@ -19,6 +19,7 @@ from collections import deque
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Any
 
+from slipstream.torch_hooks import owner_drain
 from slipstream.torch_hooks import which_device as device
 from slipstream.wire import batons, owner_phase
 from slipstream.wire.owner_phase import FILE_BYTES, OwnerPhase
@@ -47,6 +48,8 @@ class OwnerWaits:
         self._began_ns = 0
         self._delay: _Delay | None = None
         self._delayed_ns = 0
+        self._drains = False
+        """The word of this wait is opened by the device, when it has done what it was given."""
 
     def begin(self, place: object) -> bool:
         """A wait begins; False if it is inside another or nobody can be told."""
@@ -55,11 +58,14 @@ class OwnerWaits:
             return False
         assert self._word is not None  # noqa: S101 (for mypy)
         idle_from_ns = _idle_from_ns(now_ns)
+        ends_ns = self._ends_ns(place, now_ns)
         if not idle_from_ns:
-            return False
+            self._drains = owner_drain.open_when_drained(self._word.address, ends_ns)
+            self._began_ns = now_ns if self._drains else 0
+            return self._drains
         self._began_ns = now_ns
         self._delayed_ns = self._delay.total_ns() if self._delay else 0
-        self._word.open(idle_from_ns, self._ends_ns(place, now_ns))
+        self._word.open(idle_from_ns, ends_ns)
         return True
 
     def end(self, place: object) -> None:
@@ -67,13 +73,15 @@ class OwnerWaits:
         now_ns = monotonic_ns()
         if self._delay:
             now_ns -= self._delay.total_ns() - self._delayed_ns
-        if self._word is not None:
+        is_open = self._was_opened()
+        if self._word is not None and is_open:
             self._word.close(now_ns)
         self._places.setdefault(place, deque(maxlen=REMEMBERED)).append(now_ns - self._began_ns)
         self._began_ns = 0
 
     def leave(self) -> None:
         """Say no more."""
+        self._was_opened()
         word, self._word = self._word, None
         self._look_at_ns = 1 << 63
         if word is not None:
@@ -82,8 +90,14 @@ class OwnerWaits:
             self._delay.close()
             self._delay = None
 
+    def _was_opened(self) -> bool:
+        """Whether the word of a wait was, which on CUDA the device decides."""
+        drains, self._drains = self._drains, False
+        return not drains or owner_drain.is_over()
+
     def forget(self) -> None:
         """In a forked child: the word and its lock are the parent's."""
+        self._drains = False
         self._word = None
         self._look_at_ns = 1 << 63
 
@@ -144,7 +158,8 @@ class _Word:
             os.close(self._descriptor)
             raise
         self._phase = OwnerPhase.from_buffer(page)
-        self._address = ctypes.addressof(self._phase) + OwnerPhase.word.offset  # type: ignore[attr-defined]  # a field of ctypes
+        self.address = ctypes.addressof(self._phase)
+        self._address = self.address + OwnerPhase.word.offset  # type: ignore[attr-defined]  # a field of ctypes
         self._call = _FUTEX_CALLS.get(os.uname().machine)
         self._syscall: Any = ctypes.CDLL(None).syscall
         self._phase.word += self._phase.word & 1  # a killed owner before us may have left it open
@@ -188,6 +203,6 @@ def _idle_from_ns(now_ns: int) -> int:
     if device.occupancy():
         return max(now_ns, int(device.occupancy().drained_ns()))
     if device.cuda():
-        # This has never run on a GPU. A queue that is not empty keeps the word closed.
+        # This has never run on a GPU. A queue that is not empty keeps the word closed for now.
         return now_ns if device.cuda().current_stream().query() else 0
     return now_ns

@@ -8,6 +8,7 @@ Anything may interrupt this, a user's Ctrl-C first of all; what was moved by the
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 import torch
@@ -51,7 +52,12 @@ class Parking:
 
         `begins` is called once there is room.
         """
-        if not device.come_back(sum(host.numel() for _, host in self._away), begins):
+        needed_bytes: Counter[int] = Counter()
+        for storage, host in self._away:
+            needed_bytes[storage.device.index or 0] += host.numel()
+        if not device.has_room(needed_bytes):
+            return False
+        if not device.come_back(sum(needed_bytes.values()), begins):
             return False
         try:
             self.fill_tensors(device)

@@ -188,6 +188,7 @@ class Session:
         if self._gate is not None and not self._lost:
             self._gate.at_boundary(self.directive.epoch if self.directive else 0)
             self._slept_ns = self._gate.slept_ns
+            self.own_up()
         busy = self._is_asked_to_wait or self._armed or self._capped or self._gate is not None
         self.course.told = self.block.told
         self.course.quiet = not (self._lost or busy)

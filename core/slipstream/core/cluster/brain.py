@@ -8,7 +8,6 @@ touched are looked at again: who could not sit elsewhere before cannot now.
 from __future__ import annotations
 
 import heapq
-from functools import cache
 from itertools import islice
 from typing import TYPE_CHECKING, assert_never
 
@@ -19,17 +18,21 @@ from slipstream.core.cluster.jobs import GUARANTEED, OVERDUE, Standing
 from slipstream.core.cluster.moves import Mover
 from slipstream.core.cluster.pairs import PairBook
 from slipstream.core.cluster.promises import Promises
+from slipstream.core.cluster.quota_line import QuotaLine
+from slipstream.core.cluster.reservations import Reservations
 from slipstream.core.cluster.rules import ClusterRules, Rule
 from slipstream.core.cluster.seating import Seating
 from slipstream.core.reasons import Reason
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from slipstream.core.cluster.commands import ClusterCommand
     from slipstream.core.cluster.events import ClusterEvent
     from slipstream.core.cluster.jobs import Job
     from slipstream.core.cluster.seat import Seat
+
+    _Order = Callable[[str], tuple[float, str]]
 
 _HEADS = 2
 """Of each tenant, how many are tried where the first does not fit."""
@@ -48,6 +51,8 @@ class Brain(Floor):
         self.seating = Seating(self.ground, self.book, self.rules)
         self._mover = Mover(self)
         self._promises = Promises(self)
+        self._reservations = Reservations(self, self._is_allowed)
+        self._quota = QuotaLine(self)
         self._looked_at: set[int] | None = None
         """Nodes that were seen since the last round; None where there are no rounds."""
 
@@ -85,6 +90,9 @@ class Brain(Floor):
                 self._timers()
             case _:
                 assert_never(event)
+        if given_up := self._reservations.renew():
+            self._touched |= given_up
+            self._owners_left = True
         if self._looked_at is not None:
             self._looked_at |= self._touched
         elif self._touched:
@@ -142,12 +150,12 @@ class Brain(Floor):
         if job is None:
             return
         if job.standing is Standing.SEATED:
-            self._stand(job)
+            self._recount(self._stand(job))
         else:
             self.queues.remove(job)
         del self._by_number[job.number]
         self.overdue.pop(job.number, None)
-        kept = self.ground.release(job.number)
+        kept = self._reservations.over(job)
         self._touched.update(kept)
         self._owners_left |= bool(kept)
 
@@ -156,8 +164,7 @@ class Brain(Floor):
         if job is None:
             return
         job.use_pct, job.memory_mib = event.use_pct, event.memory_mib
-        for node in self.ground.nodes_of(job.gpus):
-            self.ground.count(node)
+        self._count(job.gpus)
 
     def _measured(self, event: events.PairMeasured) -> None:
         """Keep a pair or undo it: the one who comes later leaves."""
@@ -179,6 +186,7 @@ class Brain(Floor):
         node = self.ground.node_at.get(name)
         if node is None:
             return
+        self._reservations.left(node)
         self.ground.close(node)
         self.tenants.gpus -= len(self.ground.gpus_of[node])
         self._mover.leave(node)
@@ -187,7 +195,7 @@ class Brain(Floor):
         """It is not where we thought: it waits as if it had just come."""
         job = self.jobs.get(ref)
         if job is not None and job.standing is Standing.SEATED:
-            self._stand(job)
+            self._recount(self._stand(job))
             self._wait(job)
 
     def _timers(self) -> None:
@@ -212,9 +220,7 @@ class Brain(Floor):
         self._accrue(job)
         job.level = max(job.level, 0) + 1
         self._set_timer(job)
-        for node in self.ground.nodes_of(job.gpus):
-            self.ground.count(node)
-            self._touched.add(node)
+        self._recount(job.gpus)
 
     def _lift(self, job: Job) -> None:
         self.queues.remove(job)
@@ -257,29 +263,15 @@ class Brain(Floor):
     def _forbidden(self, job: Job) -> Reason | None:
         if not job.is_guaranteed or job.ask.job_class is JobClass.SHARED:
             return None
-        if self.rules.has(Rule.QUOTAS) and not self.tenants.may_own(job):
+        if self.rules.has(Rule.QUOTAS) and not self._quota.has_room(job):
             return Reason.OVER_QUOTA
         return None
 
     def _reserve(self, job: Job) -> Reason:
-        """Keep the nodes that are nearest to being free for a guaranteed job.
-
-        All of them at once or none: two gangs never hold what the other needs.
-        """
-        if not job.is_guaranteed or not self.rules.has(Rule.RESERVATIONS):
-            return self._unseated(job)
-        if self.ground.kept_for(job.number):
+        """A job without a seat has nodes kept for it, if it is one of those that own them."""
+        if job.is_guaranteed and self._reservations.keep(job):
             return Reason.RESERVING
-        largest = max(1, self.ground.largest)
-        count = -(-job.ask.gpus // largest)
-        nodes: list[int] = []
-        for node in self.ground.unowned.downwards(largest, count):
-            if len(self.ground.gpus_of[node]) >= min(job.ask.gpus, largest):
-                nodes.append(node)
-            if len(nodes) == count:
-                self.ground.reserve(nodes, job.number)
-                return Reason.RESERVING
-        return Reason.NO_FREE_GPU
+        return self._unseated(job)
 
     def _unseated(self, job: Job) -> Reason:
         return Reason.WAITS_FOR_TURN if job.standing is Standing.PARKED else Reason.NO_FREE_GPU
@@ -287,14 +279,14 @@ class Brain(Floor):
     def _refill(self) -> None:
         """Seat who waits on the nodes that were touched, the most important first."""
         full: set[int] = set()
-        had = cache(self._had) if self.rules.has(Rule.FAIRNESS) else None
+        order = _Had(self).__getitem__ if self.rules.has(Rule.FAIRNESS) else None
         # All others leave for guaranteed jobs: only where one of them left, another finds a seat.
         first = GUARANTEED if self._owners_left else OVERDUE
         for level in range(first, self.ground.bottom + 1):
             for size in self.queues.sizes(level):
                 if size in full or not self._may_fit(level, size):
                     continue  # in full: where those who come first found nothing
-                while self._seat_one(level, size, had):
+                while self._seat_one(level, size, order):
                     pass
                 if level >= 0 and self.queues.waits(level, size):
                     full.add(size)
@@ -308,11 +300,13 @@ class Brain(Floor):
         part = size if size <= largest else size % largest or largest
         return any(self.ground.at_most(level, node) >= part for node in self._touched)
 
-    def _seat_one(self, level: int, size: int, had: Callable[[str], float] | None) -> bool:
+    def _seat_one(self, level: int, size: int, order: _Order | None) -> bool:
         """One job of this level and size; whether there was one that could be seated."""
-        heads = self.queues.heads(level, size, had, _HEADS, self._may_come)
+        at_most = self.ground.at_most
+        nodes = [node for node in sorted(self._touched) if at_most(level, node) >= size]
+        heads = self.queues.heads(level, size, order, _HEADS, self._may_come)
         for job in islice(filter(self._is_allowed, heads), _MOST_TRIED):
-            seat = self._seat_for(job)
+            seat = self._seat_for(job, nodes)
             if seat is not None:
                 self._sit(job, seat)
                 return True
@@ -320,6 +314,8 @@ class Brain(Floor):
 
     def _is_allowed(self, job: Job) -> bool:
         """Whoever may not start is passed over: others may, behind it."""
+        if not job.is_guaranteed:
+            return True
         forbidden = self._forbidden(job)
         if forbidden is not None:
             job.reason = forbidden
@@ -331,31 +327,43 @@ class Brain(Floor):
             return True
         return not self._touched.isdisjoint(self.ground.nodes_of(job.left_gpus))
 
-    def _seat_for(self, job: Job) -> Seat | None:
+    def _seat_for(self, job: Job, nodes: Iterable[int]) -> Seat | None:
+        """On those that are kept for it, or on one of these, which were touched."""
         kept = self.ground.kept_for(job.number)
+        # Kept ones are looked at, touched or not: it may have waited for its quota.
         seat = self.seating.on_nodes(job, kept, self.now_s) if kept else None
-        if seat or (kept and job.is_guaranteed):
-            return seat  # on other nodes than those touched, too: it may have waited for its quota
+        seat = seat or self._touched_seat(job, nodes)
+        if seat is None and job.is_guaranteed:
+            job.reason = self._reserve(job)
+        return seat
+
+    def _touched_seat(self, job: Job, nodes: Iterable[int]) -> Seat | None:
         wide = job.ask.gpus > self.ground.largest
         if wide and not self.seating.part_of(job, self._touched, self.now_s):
             return None
         if wide or job.reason is Reason.OVER_QUOTA:
             return self.seating.anywhere(job, self.now_s)
-        for node in sorted(self._touched):
+        for node in nodes:
             seat = self.seating.on_node(job, node, self.now_s)
             if seat is not None:
                 return seat
-        if job.is_guaranteed:
-            job.reason = self._reserve(job)
         return None
-
-    def _had(self, tenant: str) -> float:
-        return self.tenants.had(tenant, self.now_s)
 
     def _sit(self, job: Job, seat: Seat) -> None:
         """A waiting or parked job gets its seat."""
-        for other in seat.leaving:
-            self.park(other)
+        left = [gpu for other in seat.leaving for gpu in self._parked_from(other)]
         self.queues.remove(job)
-        self._touched.update(self.ground.release(job.number))
-        self.settle(job, seat.gpus)
+        self._touched.update(self._reservations.over(job))
+        self.settle(job, seat.gpus, left)
+
+
+class _Had(dict[str, tuple[float, str]]):
+    """What each tenant had when this event came, and its name, which settles ties."""
+
+    def __init__(self, brain: Brain) -> None:
+        super().__init__()
+        self._brain = brain
+
+    def __missing__(self, tenant: str) -> tuple[float, str]:
+        had = self[tenant] = (self._brain.tenants.had(tenant, self._brain.now_s), tenant)
+        return had

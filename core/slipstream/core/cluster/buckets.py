@@ -16,33 +16,40 @@ if TYPE_CHECKING:
 class Buckets:
     """Numbers from 0 to `most`; things are whole numbers, too, and the lowest comes first."""
 
-    __slots__ = ("_at", "_of")
+    __slots__ = ("_of", "at")
 
     def __init__(self, most: int) -> None:
         self._of: list[list[int]] = [[] for _ in range(most + 1)]
-        self._at: dict[int, int] = {}
+        self.at: dict[int, int] = {}
+        """The number of each thing, to be read."""
 
     def put(self, thing: int, number: int) -> None:
         """A thing has this number now."""
-        old = self._at.get(thing)
+        old = self.at.get(thing)
         if old == number:
             return
         if old is not None:
             self._remove(thing, old)
         if number >= len(self._of):
             self._of += [[] for _ in range(number + 1 - len(self._of))]
-        self._at[thing] = number
+        self.at[thing] = number
         insort(self._of[number], thing)
+
+    def shift(self, thing: int, by: int) -> None:
+        """A thing that has a number has another now; one that has none goes on without."""
+        number = self.at.get(thing)
+        if by and number is not None:
+            self.put(thing, number + by)
 
     def drop(self, thing: int) -> None:
         """It has none any more."""
-        old = self._at.pop(thing, None)
+        old = self.at.pop(thing, None)
         if old is not None:
             self._remove(thing, old)
 
     def number(self, thing: int) -> int | None:
         """What it has."""
-        return self._at.get(thing)
+        return self.at.get(thing)
 
     def upwards(self, least: int, each: int) -> Iterator[int]:
         """The first few of each number, from `least` up."""

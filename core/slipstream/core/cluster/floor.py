@@ -54,8 +54,11 @@ class Floor:
         self._owners_left = False
         """Whether, since the last event, guaranteed jobs may have what they could not before."""
 
-    def settle(self, job: Job, gpus: tuple[int, ...]) -> None:
-        """A job without GPUs gets these: the command for it, and all that follows."""
+    def settle(self, job: Job, gpus: tuple[int, ...], changed: Iterable[int] = ()) -> None:
+        """A job without GPUs gets these: the command for it, and all that follows.
+
+        `changed` are GPUs that were left for it and are to be counted with them.
+        """
         if job.standing is Standing.PARKED and set(gpus) == set(job.left_gpus):
             gpus = job.left_gpus  # in the order it had them
         stays = [other for gpu in gpus for other in self.ground.on[gpu]]
@@ -78,7 +81,7 @@ class Floor:
         self.tenants.sat(job, self.now_s)
         self._elastic.sat(job)
         self._set_timer(job)
-        self._recount(gpus)
+        self._recount({*gpus, *changed} if changed else gpus)
 
     def _started(self, job: Job, gpus: tuple[int, ...]) -> ClusterCommand:
         places = tuple(self.ground.places[gpu] for gpu in gpus)
@@ -179,16 +182,20 @@ class Floor:
 
     def park(self, job: Job) -> None:
         """End a job's turn."""
+        self._recount(self._parked_from(job))
+
+    def _parked_from(self, job: Job) -> tuple[int, ...]:
+        """A job leaves its GPUs, which are to be counted, for its next turn."""
         self._commands.append(Park(job.ref))
-        job.left_gpus = job.gpus
-        self._stand(job)
+        job.left_gpus = self._stand(job)
         job.standing, job.reason = Standing.PARKED, Reason.WAITS_FOR_TURN
         self._parked.append(job)
         self._wait(job)
+        return job.left_gpus
 
     def relocate(self, job: Job, gpus: tuple[int, ...]) -> None:
         """Move a seated job to other GPUs."""
-        self._stand(job)
+        self._recount(self._stand(job))
         job.standing, job.left_gpus = Standing.PARKED, ()
         self.settle(job, gpus)
 
@@ -207,8 +214,8 @@ class Floor:
         self._commands.append(Resize(job.ref, tuple(self.ground.places[gpu] for gpu in gpus)))
         self._recount({*before, *gpus})
 
-    def _stand(self, job: Job) -> None:
-        """A job leaves its GPUs; whoever it leaves alone may be the owner now."""
+    def _stand(self, job: Job) -> tuple[int, ...]:
+        """A job leaves its GPUs, which are to be counted; whoever stays may be the owner now."""
         self._accrue(job)
         gpus = job.gpus
         self.tenants.stood(job, self.now_s)
@@ -219,7 +226,7 @@ class Floor:
         job.gpus, job.standing, job.guards = (), Standing.WAITING, False
         job.version += 1
         self._upgrade(gpus)
-        self._recount(gpus)
+        return gpus
 
     def _upgrade(self, gpus: Iterable[int]) -> None:
         if not self.rules.has(Rule.UPGRADES) or not self.rules.takes_seats:
@@ -276,9 +283,14 @@ class Floor:
             heapq.heappush(self._due, (due_s, job.number, job.version))
 
     def _recount(self, gpus: Iterable[int]) -> None:
+        """Who waits may sit there now."""
+        self._touched.update(self._count(gpus))
+
+    def _count(self, gpus: Iterable[int]) -> Iterable[int]:
+        """Count the nodes of GPUs on which something has changed; which nodes."""
         changed: dict[int, list[int]] = {}
         for gpu in gpus:
             changed.setdefault(self.ground.node_of[gpu], []).append(gpu)
         for node, theirs in changed.items():
             self.ground.count(node, theirs)
-            self._touched.add(node)
+        return changed

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from slipstream.core.classes import Role
 from slipstream.core.cluster.buckets import Buckets
@@ -21,6 +21,23 @@ if TYPE_CHECKING:
 
 _LOAD_STEP_PCT: Final = 10.0
 _UNSEEN: Final = GpuSeen()
+
+
+class _Counted(NamedTuple):
+    """What one GPU adds to its node's counts."""
+
+    free: bool
+    roomy: bool
+    unowned: bool
+
+
+_FREE: Final = _Counted(free=True, roomy=True, unowned=True)
+_SHUT: Final = _Counted(free=True, roomy=False, unowned=True)
+_IN_USE: Final = {
+    (roomy, unowned): _Counted(free=False, roomy=roomy, unowned=unowned)
+    for roomy in (True, False)
+    for unowned in (True, False)
+}
 NOBODY: Final = GUARANTEED
 """The worst level on a GPU where only guaranteed jobs sit: nobody can be asked to leave."""
 
@@ -71,6 +88,7 @@ class Ground:
         """For each level: nodes by GPUs on which somebody is below that level, or nobody at all."""
         self.worst: list[int] = []
         """On each GPU, the level of the one who leaves first."""
+        self._counted: list[_Counted] = []
 
     @property
     def gpus(self) -> int:
@@ -93,6 +111,7 @@ class Ground:
             self.seen.append(_UNSEEN)
             self.on.append([])
             self.worst.append(self.empty)
+            self._counted.append(_FREE)
         self.count(at)
         return at
 
@@ -127,7 +146,12 @@ class Ground:
     def load_pct(self, gpu: int) -> float:
         """What is used of a GPU: as measured, else as predicted of those who are on it."""
         measured = self.seen[gpu].use_pct
-        return sum(job.use_pct for job in self.on[gpu]) if measured is None else measured
+        if measured is not None:
+            return measured
+        load = 0.0
+        for job in self.on[gpu]:
+            load += job.use_pct
+        return load
 
     def nodes_of(self, gpus: Iterable[int]) -> set[int]:
         """Where they are."""
@@ -163,29 +187,32 @@ class Ground:
     def at_most(self, level: int, node: int) -> int:
         """No more GPUs of a node than these can be a job's of this level: all others are full."""
         if level == GUARANTEED:
-            unowned = self.unowned.number(node)  # nodes that are reserved are not in it
+            unowned = self.unowned.at.get(node)  # nodes that are reserved are not in it
             return len(self.gpus_of[node]) if unowned is None else unowned
-        roomy, taken = self.roomy.number(node), self.takeable[level].number(node)
-        return (roomy or 0) + (taken or 0) - (self.free.number(node) or 0)
+        taken = self.takeable[level].at.get(node, 0)
+        return self.roomy.at.get(node, 0) + taken - self.free.at.get(node, 0)
 
     def count(self, node: int, changed: Iterable[int] | None = None) -> None:
         """Count a node anew: somebody came, left, or is another than he was thought to be.
 
-        On which GPUs, if that is known: only those are weighed.
+        On which GPUs, if that is known: then only those are counted, and only what differs.
         """
         if node in self.closed:
             self._uncount(node)
-            return
+        elif changed is None or node not in self.free.at:
+            self._count_all(node)
+        else:
+            for gpu in changed:
+                self._count_one(node, gpu)
+
+    def _count_all(self, node: int) -> None:
         free = roomy = unowned = 0
-        most = self._rules.most_on_gpu
         at_worst = [0] * (self.empty + 3)  # the last two are for OVERDUE and NOBODY
-        for gpu in self.gpus_of[node] if changed is None else changed:
-            self._weigh(gpu, self.on[gpu])
         for gpu in self.gpus_of[node]:
-            ours = self.on[gpu]
-            free += not ours
-            roomy += self.has_seat(gpu) if self.seats[gpu] else len(ours) < most
-            unowned += not any(job.guards for job in ours)
+            now = self._counted[gpu] = self._weigh(gpu, self.on[gpu])
+            free += now.free
+            roomy += now.roomy
+            unowned += now.unowned
             at_worst[self.worst[gpu]] += 1
         self.free.put(node, free)
         self.roomy.put(node, roomy)
@@ -198,23 +225,46 @@ class Ground:
             self.takeable[level].put(node, below)
             below += at_worst[level]
 
-    def _weigh(self, gpu: int, ours: list[Job]) -> None:
+    def _count_one(self, node: int, gpu: int) -> None:
+        worst = self.worst[gpu]
+        was, now = self._counted[gpu], self._weigh(gpu, self.on[gpu])
+        if was is not now:
+            self._counted[gpu] = now
+            self.free.shift(node, now.free - was.free)
+            self.roomy.shift(node, now.roomy - was.roomy)
+            self.unowned.shift(node, now.unowned - was.unowned)
+        worse = self.worst[gpu]
+        for level in range(max(OVERDUE, worst), worse):
+            self.takeable[level].shift(node, 1)
+        for level in range(max(OVERDUE, worse), worst):
+            self.takeable[level].shift(node, -1)
+
+    def _weigh(self, gpu: int, ours: list[Job]) -> _Counted:
         """Keep what is used of one GPU, and the level of whoever leaves it first."""
         if not ours:
             self.quiet.drop(gpu)
             self.full.drop(gpu)
-            worst = self.empty
+            self.worst[gpu] = self.empty
+            return _FREE if not self.seats[gpu] or self.has_seat(gpu) else _SHUT
+        tenths = int(self.load_pct(gpu) / _LOAD_STEP_PCT)
+        roomy = self.has_seat(gpu)
+        if len(ours) == 1:
+            self.full.drop(gpu)
+            self.quiet.put(gpu, tenths)
         else:
-            tenths = int(self.load_pct(gpu) / _LOAD_STEP_PCT)
-            buckets, others = self.quiet, self.full
-            if len(ours) > 1:
-                buckets, others = others, buckets
-            others.drop(gpu)
-            buckets.put(gpu, tenths)
-            if len(ours) > 1 and self.has_seat(gpu):
+            self.full.put(gpu, tenths)
+            if roomy:
                 self.quiet.put(gpu, tenths)
-            worst = max((NOBODY if job.guards else job.level for job in ours), default=NOBODY)
+            else:
+                self.quiet.drop(gpu)
+        worst, unowned = NOBODY, True
+        for job in ours:
+            if job.guards:
+                unowned = False
+            elif job.level > worst:
+                worst = job.level
         self.worst[gpu] = worst
+        return _IN_USE[roomy, unowned]
 
     def _uncount(self, node: int) -> None:
         for buckets in (self.free, self.roomy, self.unowned, *self.takeable.values()):

@@ -28,7 +28,7 @@ class PairBook:
 
     def expected(self, one: Job, other: Job, at_s: float) -> float:
         """What they would do together."""
-        told = self._told.get(_key(one, other))
+        told = self._told.get(_key(one, other)) if self._told else None
         if told is not None and at_s - told[1] <= self.believed_s:
             return told[0]
         return _BEST_GUESS - _LOSS_PER_PCT * (one.use_pct + other.use_pct)

@@ -66,19 +66,19 @@ class Queues:
         self,
         level: int,
         size: int,
-        had: Callable[[str], float] | None,
+        order: Callable[[str], tuple[float, str]] | None,
         each: int,
         may_come: Callable[[Job], bool],
     ) -> Iterator[Job]:
-        """The first of each tenant, by what the tenants had, if that counts, or by their order."""
+        """The first of each tenant, in the order of tenants, if that counts, or in their own."""
         tenants = self._cells.get(level, {}).get(size)
         if not tenants:
             return
-        if had is None:
+        if order is None:
             firsts = [job for name in tenants for job in self._first(tenants[name], each, may_come)]
             yield from sorted(firsts, key=lambda job: job.key)
         else:
-            for name in sorted(tenants, key=lambda one: (had(one), one)):
+            for name in sorted(tenants, key=order):
                 yield from self._first(tenants[name], each, may_come)
 
     def _first(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from slipstream.core.classes import JobClass
 from slipstream.core.cluster.jobs import OVERDUE, Standing
@@ -34,13 +34,12 @@ _NEW_WAITS_S: Final = 600.0
 """Without early feedback, a new job asks nobody to leave before that."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Option:
-    """One GPU: who leaves it, who stays, how good that is (less is better)."""
+class _Option(NamedTuple):
+    """One GPU: how good it is (less is better, the last is its number), and who leaves it."""
 
-    gpu: int
-    leaving: tuple[Job, ...]
     score: tuple[float, ...]
+    gpu: int
+    leaving: tuple[Job, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +60,8 @@ class Seating:
         self._book = book
         self._rules = rules
         self._settled = Settled(ground, self.picked)
+        self._guests, self._packing = rules.has(Rule.GUESTS), rules.has(Rule.PACKING)
+        self._pair_gain = rules.pair_gain if rules.has(Rule.PAIRS) else 0.0
 
     def anywhere(self, job: Job, at_s: float) -> Seat | None:
         """The best seat in the cluster."""
@@ -112,33 +113,31 @@ class Seating:
 
     def fits(self, job: Job, others: Sequence[Job], gpu: int, at_s: float) -> bool:
         """The guard: whether a job and these others may be on one GPU together."""
-        rules = self._rules
+        ground = self._ground
         if not others:
             return True
-        if not self._ground.seats[gpu] and len(others) >= rules.most_on_gpu:
+        if len(others) >= self._rules.most_on_gpu and not ground.seats[gpu]:
             return False
         use, memory = job.use_pct, job.memory_mib
         for other in others:
             use += other.use_pct
             memory += other.memory_mib
+        if memory > ground.memory_mib[gpu] or use > self._rules.most_use_pct:
+            return False
+        for other in others:  # noqa: SIM110 (the innermost loop: a generator costs more than it)
             if not self._together(job, other, at_s):
                 return False
-        return memory <= self._ground.memory_mib[gpu] and use <= rules.most_use_pct
+        return True
 
     def _together(self, job: Job, other: Job, at_s: float) -> bool:
-        rules = self._rules
         if not (job.ask.shares and other.ask.shares):
             return False
         if job.is_guaranteed or other.guards:
-            owner = job if job.is_guaranteed else other
-            guest = other if job.is_guaranteed else job
-            if guest.is_guaranteed or not rules.has(Rule.GUESTS):
+            owner, guest = (job, other) if job.is_guaranteed else (other, job)
+            if guest.is_guaranteed or not self._guests:
                 return False
-            return owner.use_pct < rules.guest_below_pct
-        if not rules.has(Rule.PACKING):
-            return False
-        gain = rules.pair_gain if rules.has(Rule.PAIRS) else 0.0
-        return self._book.expected(job, other, at_s) >= gain
+            return owner.use_pct < self._rules.guest_below_pct
+        return self._packing and self._book.expected(job, other, at_s) >= self._pair_gain
 
     # --- generators: they propose nodes ---------------------------------------------------------
 
@@ -212,56 +211,57 @@ class Seating:
 
     def picked(self, job: Job, node: int, at_s: float, count: int) -> Seat | None:
         """The best of its GPUs, so many of them."""
-        if self._ground.at_most(job.level, node) < count:
+        ground = self._ground
+        if ground.at_most(job.level, node) < count:
             return None
-        options = []
-        for gpu in self._ground.gpus_of[node]:
-            option = self._option(job, gpu, at_s)
+        gpus, rules = ground.gpus_of[node], self._rules
+        if rules.takes_seats and ground.free.at.get(node, 0) >= count:
+            return Seat(tuple(islice((gpu for gpu in gpus if not ground.on[gpu]), count)))
+        find = self._taken if rules.takes_seats else self._untaken
+        options: list[_Option] = []
+        to_spare = len(gpus) - count
+        for gpu in gpus:
+            option = find(job, gpu, at_s)
             if option:
                 options.append(option)
-        if len(options) < count:
-            return None
-        options.sort(key=lambda one: one.score)
-        chosen = options[:count]
-        return Seat(
-            tuple(one.gpu for one in chosen), _once([who for one in chosen for who in one.leaving])
-        )
+            elif to_spare:
+                to_spare -= 1
+            else:
+                return None  # what is left is too little
+        return _first_of(options, count)
 
-    def _option(self, job: Job, gpu: int, at_s: float) -> _Option | None:
+    def _taken(self, job: Job, gpu: int, at_s: float) -> _Option | None:
         """Who would leave this GPU for the job; None if somebody must stay who cannot."""
-        if not self._rules.takes_seats:
-            return self._untaken(job, gpu, at_s)
         ours = self._ground.on[gpu]
         if not ours:
-            return _Option(gpu, (), (0.0, 0.0, gpu))
-        full = len(ours) >= self._rules.most_on_gpu
-        if full and self._ground.worst[gpu] <= job.level:
+            return _Option((0.0, 0.0, gpu), gpu)
+        if len(ours) >= self._rules.most_on_gpu and self._ground.worst[gpu] <= job.level:
             return None  # nobody there can be asked to leave
-        staying: list[Job] = []
-        leaving: list[Job] = []
+        staying: tuple[Job, ...] = ()
+        leaving: tuple[Job, ...] = ()
         for other in sorted(ours, key=_importance) if len(ours) > 1 else ours:
-            if self.fits(job, [*staying, other], gpu, at_s):
-                staying.append(other)
+            if self.fits(job, (*staying, other), gpu, at_s):
+                staying += (other,)
             elif other.guards or not self._yields(other, job, at_s):
                 return None
             else:
-                leaving.append(other)
+                leaving += (other,)
         pair = self._book.expected(job, staying[0], at_s) if staying else 0.0
-        return _Option(gpu, tuple(leaving), (1.0 + len(leaving), -pair, gpu))
+        return _Option((1.0 + len(leaving), -pair, gpu), gpu, leaving)
 
     def _untaken(self, job: Job, gpu: int, at_s: float) -> _Option | None:
         """Nobody leaves: an owner gets a GPU without one, a guest a seat on a quiet GPU."""
         ground, ours = self._ground, self._ground.on[gpu]
         owned = any(other.guards for other in ours)
         if job.is_guaranteed:
-            return None if owned else _Option(gpu, (), (float(len(ours)), gpu))
+            return None if owned else _Option((float(len(ours)), gpu), gpu)
         if not ground.has_seat(gpu):
             return None
         if job.ask.job_class is JobClass.SHARED and not owned:  # they take turns
-            return _Option(gpu, (), (float(len(ours)), ground.load_pct(gpu), gpu))
+            return _Option((float(len(ours)), ground.load_pct(gpu), gpu), gpu)
         if not self._is_quiet(gpu, job.memory_mib) or not self.fits(job, ours, gpu, at_s):
             return None
-        return _Option(gpu, (), (float(bool(ours)), ground.load_pct(gpu), gpu))
+        return _Option((float(bool(ours)), ground.load_pct(gpu), gpu), gpu)
 
     def _is_quiet(self, gpu: int, memory_mib: int) -> bool:
         """Whether a GPU was measured to have room for a guest, or not at all."""
@@ -279,13 +279,24 @@ class Seating:
         return other.level > job.level
 
     def _where_it_was(self, job: Job, at_s: float) -> Seat | None:
+        found = self._taken if self._rules.takes_seats else self._untaken
         leaving: list[Job] = []
         for gpu in job.left_gpus:
-            option = self._option(job, gpu, at_s)
+            option = found(job, gpu, at_s)
             if option is None or self._ground.node_of[gpu] in self._ground.closed:
                 return None
             leaving += option.leaving
         return Seat(job.left_gpus, _once(leaving))
+
+
+def _first_of(options: list[_Option], count: int) -> Seat:
+    """The best of them, so many."""
+    if count == 1:
+        best = min(options)
+        return Seat((best.gpu,), best.leaving)
+    chosen = sorted(options)[:count]
+    leaving = _once(who for one in chosen for who in one.leaving)
+    return Seat(tuple(one.gpu for one in chosen), leaving)
 
 
 def _importance(job: Job) -> tuple[bool, int, int]:

@@ -38,6 +38,9 @@ class Tenants:
     """Of the whole cluster."""
     _known: dict[str, Tenant] = field(default_factory=dict)
     _shared: float = 0.0
+    _quotas: dict[str, int] = field(default_factory=dict)
+    _quotas_of: int = 0
+    """The size of the cluster they were counted for."""
 
     def __post_init__(self) -> None:
         self._shared = sum(self.shares.values())
@@ -52,7 +55,13 @@ class Tenants:
 
     def quota(self, name: str) -> int:
         """GPUs its guaranteed jobs may own."""
-        return int(self.gpus * self.shares.get(name, 0.0) / max(1e-9, self._shared))
+        if self._quotas_of != self.gpus:
+            self._quotas_of, self._quotas = self.gpus, {}
+        found = self._quotas.get(name)
+        if found is None:
+            found = int(self.gpus * self.shares.get(name, 0.0) / max(1e-9, self._shared))
+            self._quotas[name] = found
+        return found
 
     def may_own(self, job: Job) -> bool:
         """Whether its quota has room; one job at a time may be larger than the quota itself.
@@ -62,7 +71,7 @@ class Tenants:
         if not self.shares:
             return True
         charged = self.of(job.ask.tenant).charged
-        return charged + job.ask.gpus <= self.quota(job.ask.tenant) or charged == 0
+        return charged == 0 or charged + job.ask.gpus <= self.quota(job.ask.tenant)
 
     def sat(self, job: Job, at_s: float) -> None:
         """A job has taken its seats, or its role has changed."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from slipstream.core.node import memory
+from slipstream.core.node.events import Standing
 from slipstream.core.node.memory import Claim, Trials
 from slipstream.core.node.pulse import Pulse
 from slipstream.core.node.reasons import NodeReason
@@ -34,6 +35,11 @@ class JobState:
     share_pct: int = ALL_PCT
     cap_mib: int = 0
     reason: NodeReason = NodeReason.NO_OWNER
+
+    @property
+    def is_loading(self) -> bool:
+        """Whether it has yet to use a GPU."""
+        return self.told is None or self.told.standing is Standing.LOADING
 
     def claim(self) -> Claim:
         """What it needs: the most it was seen with, or what it is expected to."""
@@ -67,6 +73,8 @@ class GpuState:
     first: int = 0
     """Whom the smallest share is given to if there is not enough for all."""
     rotates_at_s: float = 0.0
+    sharing: int = 0
+    """How many guests the share is divided among: those that have loaded, or all."""
 
     def seat(
         self, protected: JobState | None, riders: Sequence[int], rules: NodeRules, at_s: float
@@ -75,6 +83,7 @@ class GpuState:
         before = self.riders
         owner = protected.job.job_id if protected else None
         self.riders = tuple(riders)
+        self.sharing = len(riders)
         if protected is None or not riders or not protected.job.hooked:
             self.steps = None
         elif self.steps is None or owner != self.protected:
@@ -130,7 +139,7 @@ class GpuState:
         """Whether some guests have no share because there is too little for all."""
         if self.steps is None or self.steps.total_pct <= 0:
             return False
-        return self.steps.total_pct < len(self.riders) * self.steps.rules.start_share_pct
+        return self.steps.total_pct < self.sharing * self.steps.rules.start_share_pct
 
     # --- what everybody may use -------------------------------------------------------------------
 
@@ -170,8 +179,13 @@ class GpuState:
             shares = dict.fromkeys(self.riders, 0.0)
             reason = NodeReason.OWNER_WITHOUT_HOOKS
         else:
+            loading = {one.job.job_id for one in riders if one.is_loading}
             order = self.riders[self.first :] + self.riders[: self.first]
-            shares = _divided(self.steps.total_pct, order, rules)
+            sharing = [job for job in order if job not in loading] or order
+            self.sharing = len(sharing)
+            shares = dict.fromkeys(self.riders, 0.0) | _divided(
+                self.steps.total_pct, sharing, rules
+            )
             reason = self.steps.reason
         caps = memory.beside_owner(self.memory_mib, self._reserved(owner), claims, rules)
         hurry = self.surged or (self.steps is not None and self.steps.stage is Stage.LEARNING)

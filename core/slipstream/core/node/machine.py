@@ -149,6 +149,7 @@ class NodeMachine:
         state = self.jobs.get(told.job_id)
         if state is None:
             return []
+        was_loading = state.is_loading
         before, state.told = state.told, told
         sample = state.pulse.heard(told)
         concerned = [self.gpus[name] for name in state.job.gpus if name in self.gpus]
@@ -162,7 +163,8 @@ class NodeMachine:
         if told.job_id in self.wheel.members and self.wheel.heard(told):
             return self._turned(told.at_s, state.job.gpus)
         acts = any(gpu.protected == told.job_id for gpu in concerned)
-        return self._limited(concerned, told.at_s) if acts or needs else []
+        joins = was_loading != state.is_loading
+        return self._limited(concerned, told.at_s) if acts or needs or joins else []
 
     def _needs(
         self,

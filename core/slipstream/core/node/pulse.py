@@ -138,9 +138,10 @@ class Pulse:
         one = self.baseline
         return 100 * one.sigma_s / one.value_s if one else 0.0
 
-    def now(self, window: Window) -> Middle:
-        """The mean of a window, no surer of itself than the baseline was."""
-        least = self.baseline.sigma_s if self.baseline else 0.0
+    def now(self, window: Window, sure_reports: int) -> Middle:
+        """The mean of a window, while it is short no surer of itself than the baseline was."""
+        few = len(window.values) < sure_reports
+        least = self.baseline.sigma_s if self.baseline and few else 0.0
         return middle(window.values, least_sigma_s=least)
 
     def drop_pct(self, each_s: float) -> float:

@@ -33,6 +33,8 @@ class NodeRules:
     """What was measured so soon after a change is a mixture of before and after."""
     evidence_minibatches: int = 4
     evidence_reports: int = 5
+    sure_reports: int = 10
+    """From so many on a window's own spread counts, and not the baseline's if that is larger."""
     resting_reports: int = 20
     """While nothing is tried there is time to see what a small share does now and then."""
     patience_s: float = 3.0
@@ -49,6 +51,9 @@ class NodeRules:
     """An owner that has not trained for so long leaves its guests the smallest share."""
     hold_s: float = 30.0
     """A level that slowed the owner is not tried again for so long."""
+    first_still_s: float = 1.0
+    """Guests whose smallest share seems to slow the owner stand still for so long, each time in a
+    row twice as long, up to `hold_s`: a neighbour's busy second looks the same once, not twice."""
     rotate_s: float = 10.0
     """Guests that have no share because there is too little for all have one after so long."""
 

@@ -60,6 +60,7 @@ class Steps:
         self._before_look_pct = 0.0
         """What guests had before they stood still for another look at the owner."""
         self._drops_in_a_row = 0
+        self._still_s = rules.first_still_s
         self._began_s = at_s
         self._window = Window(at_s + rules.settle_s)
         if pulse.baseline is not None:
@@ -154,7 +155,8 @@ class Steps:
             self._go_on(Stage.SLOW, self._before_look_pct - rules.cut_points, at_s)
         else:
             self.stage, self.reason = Stage.HELD, NodeReason.NO_ROOM
-            self.ceiling_pct, self.ceiling_until_s = 0.0, at_s + rules.hold_s
+            self.ceiling_pct, self.ceiling_until_s = 0.0, at_s + self._still_s
+            self._still_s = min(2 * self._still_s, rules.hold_s)
             self._window = Window(at_s + rules.settle_s)
 
     def _look(self, at_s: float, reason: NodeReason) -> None:
@@ -186,7 +188,7 @@ class Steps:
         few = len(window.values) < wanted
         if few or window.minibatches < rules.evidence_minibatches or pulse.baseline is None:
             return None
-        now = pulse.now(window)
+        now = pulse.now(window, rules.sure_reports)
         if now.value_s + 3 * now.error_s < _FASTER * pulse.baseline.value_s:
             pulse.learned(now)  # guests make nobody faster: alone it is at least as fast as this
         least = pulse.drop_pct(now.value_s - now.error_s)
@@ -202,6 +204,8 @@ class Steps:
     def _decide(self, verdict: Verdict, at_s: float) -> None:
         if verdict is Verdict.FINE:
             self._drops_in_a_row = 0
+            if self.total_pct > 0:
+                self._still_s = self.rules.first_still_s
             self._grow(at_s)
             return
         self._drops_in_a_row += 1
@@ -233,7 +237,7 @@ class Steps:
 
     def _rest(self, at_s: float) -> None:
         """Probing may cost what is tolerated; what lasts costs less."""
-        now = self.pulse.now(self._window).value_s
+        now = self.pulse.now(self._window, self.rules.sure_reports).value_s
         less = self.total_pct - self.rules.grow_points
         costs = self.pulse.drop_pct(now) > self.rules.resting_drop_pct
         if costs and less >= self.rules.start_share_pct:

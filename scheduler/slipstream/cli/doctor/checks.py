@@ -173,16 +173,14 @@ def scheduling(facts: Facts) -> Iterator[Finding]:
 def scheduler(facts: Facts) -> Iterator[Finding]:
     """Our own daemon, and what it hears of the nodes."""
     told = facts.scheduler
-    if told is None and facts.node and facts.node.linked:
-        yield _good("scheduler", "on another host, and hears this node's coordinator")
+    if told is None and facts.node is not None and facts.node.linked:
+        yield _good("scheduler", "hears this node's coordinator, from another host")
         return
     if told is None:
         yield _bad(
             "scheduler",
             facts.scheduler_said,
-            "jobs run on without it; start it where slurmctld runs, and where that is another "
-            "host, tell the coordinator of this one: SLIPSTREAM_SCHEDULER=HOST:PORT "
-            "(docs/coordinator.md)",
+            "jobs run on without it; start it where slurmctld runs",
         )
         return
     if told["switched_off"]:
@@ -235,6 +233,13 @@ def node(facts: Facts) -> Iterator[Finding]:
         )
     else:
         yield _good("coordinator", f"answers on {here.name}")
+    if here.linked is False:
+        yield _bad(
+            "link",
+            f"the scheduler does not hear the coordinator of {here.name}",
+            "its log says why: --scheduler HOST:PORT and the scheduler's listen must agree, both "
+            "hosts need munged with one key, and the port must be open (docs/security.md)",
+        )
     if here.ramdisk_mib * 10 < here.memory_mib:
         yield _note(
             "ramdisk",

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 _PATIENCE_S: Final = 10.0
 _SETTING: Final = re.compile(r"^([A-Za-z]\w*)\s*=\s?(.*)$")
-_LINKED: Final = "\nslipstream_link_up 1.0\n"
 _UNSET: Final = frozenset({"(null)", "N/A", "None"})
 
 
@@ -65,8 +64,8 @@ class Node:
     """GPUs that are cut into instances."""
     coordinator: str = ""
     """Why its coordinator does not answer; empty if it does."""
-    linked: bool = False
-    """Whether it says that the scheduler hears it; that may be on another host."""
+    linked: bool | None = None
+    """Whether the scheduler hears that coordinator; None if it does not say."""
     ramdisk_mib: int = 0
     memory_mib: int = 0
     cgroups: int = 0
@@ -154,7 +153,7 @@ def _node() -> Node | None:
         gpu_error=error,
         mig=mig,
         coordinator=_silent(run_dir / "node.sock"),
-        linked=_LINKED in _page(run_dir / "metrics.sock"),
+        linked=linked(run_dir / "metrics.sock"),
         ramdisk_mib=shm.f_bavail * shm.f_frsize >> 20,
         memory_mib=os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") >> 20,
         cgroups=_cgroups(Path("/sys/fs/cgroup")),
@@ -199,16 +198,18 @@ def _silent(path: Path) -> str:
     return ""
 
 
-def _page(path: Path) -> str:
-    """What a daemon tells Prometheus; empty if it does not."""
+def linked(path: Path) -> bool | None:
+    """What the coordinator's metrics say."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as peer:
         peer.settimeout(2.0)
         try:
             peer.connect(str(path))
-            peer.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
-            return b"".join(iter(lambda: peer.recv(65536), b"")).decode(errors="replace")
+            peer.sendall(b"GET /metrics HTTP/1.1\r\nHost: node\r\n\r\n")
+            told = peer.makefile(errors="replace").read()
         except OSError:
-            return ""
+            return None
+    found = re.search(r"^slipstream_link_up(?:{.*})? ([01])\b", told, re.MULTILINE)
+    return found[1] == "1" if found else None
 
 
 def _asked(run_dir: Path, path: str) -> tuple[dict[str, Any] | None, str]:

@@ -55,10 +55,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         default=0.0,
         help="of the clock: what was saved before then is left where it is, it may be hours old",
     )
+    parser.add_argument(
+        "--ranks",
+        type=int,
+        default=0,
+        help="processes that save: nothing is carried before all have, then all of it",
+    )
     told = parser.parse_args(argv)
     began_s = time.monotonic()
     try:
-        carried = _patiently(told.source, told.target, told.patience_s, told.since_s)
+        carried = _patiently(told.source, told.target, told.patience_s, told.since_s, told.ranks)
     except (CheckpointError, OSError) as error:
         sys.stderr.write(f"{type(error).__name__}: {error}\n")
         return 1
@@ -67,12 +73,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _patiently(source: Path, target: Path, patience_s: float | None, since_s: float) -> int:
+def _patiently(
+    source: Path, target: Path, patience_s: float | None, since_s: float, ranks: int
+) -> int:
     """Carry; where one has to wait, a generation that is overwritten meanwhile is waited out."""
     until_s = time.monotonic() + (patience_s or 0)
     while True:
         try:
-            carried = carry_all(source, target, since_s)
+            carried = carry_all(source, target, since_s, ranks)
         except DamagedError:
             if time.monotonic() > until_s:
                 raise
@@ -80,18 +88,32 @@ def _patiently(source: Path, target: Path, patience_s: float | None, since_s: fl
         if carried or patience_s is None:
             return carried
         if time.monotonic() > until_s:
-            raise CheckpointError(f"nothing new was saved in {source} within {patience_s:g} s")
+            by_all = f" by all of {ranks} processes" if ranks > 1 else ""
+            raise CheckpointError(
+                f"nothing new was saved in {source}{by_all} within {patience_s:g} s"
+            )
         time.sleep(_LOOK_EVERY_S)
 
 
-def carry_all(source: Path, target: Path, since_s: float = 0.0) -> int:
-    """The checkpoint of a job, and those of its tasks that train apart; returns the bytes."""
+def carry_all(source: Path, target: Path, since_s: float = 0.0, ranks: int = 0) -> int:
+    """The checkpoint of a job, and those of its tasks that train apart; returns the bytes.
+
+    Not before so many ranks have saved: the job may be ended as soon as anything was carried, and a
+    generation that lacks one of them is of no use.
+    """
     # Never the folder above these: where it is missing, what is shared is not there.
     for place in (target.parent, target):
         place.mkdir(mode=0o700, exist_ok=True)
     generations.check_ours(target)
     folders = ["", *sorted(one.name for one in source.glob(_TASKS) if one.is_dir())]
-    return sum(carry(source / name, target / name, since_s) for name in folders)
+    there = {name: _newest(source / name, since_s) for name in folders}
+    if sum(len(found[1]) for found in there.values() if found) < ranks:
+        return 0
+    carried = sum(carry(source / name, target / name, since_s) for name in folders)
+    for name, found in there.items() if carried and ranks else ():
+        if found and found[0] not in generations.complete(target / name):
+            raise CheckpointError(f"{target / name}/{found[0]} lacks ranks that this node has not")
+    return carried
 
 
 def carry(source: Path, target: Path, since_s: float = 0.0) -> int:
@@ -99,16 +121,22 @@ def carry(source: Path, target: Path, since_s: float = 0.0) -> int:
 
     Other nodes may hold the other shards of it: each carries its own, and the last makes it whole.
     """
-    for generation in reversed(generations.generations(source)):
-        shards = list(_shards(source / str(generation), since_s))
-        if shards:
-            break
-    else:
+    found = _newest(source, since_s)
+    if found is None:
         return 0
+    generation, shards = found
     target.mkdir(mode=0o700, exist_ok=True)
     carried = sum(_carry_shard(source, target, generation, shard) for shard in shards)
     _forget_old(target)
     return carried
+
+
+def _newest(source: Path, since_s: float) -> tuple[Generation, list[Shard]] | None:
+    for generation in reversed(generations.generations(source)):
+        shards = list(_shards(source / str(generation), since_s))
+        if shards:
+            return generation, shards
+    return None
 
 
 def _shards(folder: Path, since_s: float) -> Iterator[Shard]:

@@ -27,6 +27,16 @@ static const char* find(void* handle) {
   FIND(handle, "cudaGetDevice", calls.get_device);
   FIND(handle, "cudaSetDevice", calls.set_device);
   FIND(handle, "cudaGetLastError", calls.last_error);
+  FIND(handle, "cudaEventCreateWithFlags", calls.event_create);
+  FIND(handle, "cudaEventDestroy", calls.event_destroy);
+  FIND(handle, "cudaEventRecord", calls.event_record);
+  FIND(handle, "cudaEventQuery", calls.event_query);
+  FIND(handle, "cudaEventElapsedTime", calls.event_elapsed);
+  FIND(handle, "cudaStreamCreateWithFlags", calls.stream_create);
+  FIND(handle, "cudaStreamWaitEvent", calls.stream_wait_event);
+  FIND(handle, "cudaStreamIsCapturing", calls.stream_is_capturing);
+  FIND(handle, "cudaThreadExchangeStreamCaptureMode", calls.exchange_capture_mode);
+  FIND(handle, "cudaLaunchHostFunc", calls.launch_host_function);
   if (calls.version >= SLIP_CUDA_FIRST_WITH_LOCATIONS) {
     FIND(handle, "cudaMemAdvise", calls.advise_13);
     FIND(handle, "cudaMemPrefetchAsync", calls.prefetch_13);

@@ -52,11 +52,23 @@ static void** before_operator(void** context, const void* function) {
   *context = NULL;
   const char* name = name_of(function);
   if (!atomic_load_explicit(&open_wide, memory_order_relaxed)) {
-    slip_gate_operator(hash_of(name));
+    if (slip_cuda_gate_is_open()) {
+      slip_cuda_gate_before(hash_of(name));
+    } else {
+      slip_gate_operator(hash_of(name));
+    }
   } else if (counted_name[0] && strcmp(name, counted_name) == 0) {
     counted++;
   }
   return context;
+}
+
+static void after_operator(const void* function, void* context) {
+  (void)function;
+  (void)context;
+  if (!atomic_load_explicit(&open_wide, memory_order_relaxed)) {
+    slip_cuda_gate_after();
+  }
 }
 
 static void in_child(void) {
@@ -83,6 +95,9 @@ const char* slip_gate_install(void) {
   open_wide = true;
   struct callback callback = {.start = before_operator, .sampling_probability = 1.0};
   callback.scopes[FUNCTION_SCOPE] = true;
+  if (slip_cuda_gate_is_open()) {
+    callback.end = after_operator;
+  }
   handle = add(callback);
   return handle ? NULL : "torch did not take the callback";
 }

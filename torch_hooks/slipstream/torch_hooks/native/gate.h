@@ -44,6 +44,15 @@ void slip_gate_admit(uint64_t begin_ns, uint64_t duration_ns);
 void slip_gate_charge(uint64_t device_ns, uint64_t ends_ns);
 void slip_gate_operator(uint64_t name_hash);
 
+/* --- gate_cuda.c: the same for operators on CUDA, which only the device can time ---------------*/
+const char* slip_cuda_gate_open(void* stream);
+void slip_cuda_gate_close(void);
+bool slip_cuda_gate_is_open(void);
+const char* slip_cuda_gate_problem(void);
+void slip_cuda_gate_boundary(void* stream);
+void slip_cuda_gate_before(uint64_t name_hash);
+void slip_cuda_gate_after(void);
+
 /* Everything below is for the holder of gate_admit.c's lock. */
 #define SLIP_MS INT64_C(1000000)
 #define SLIP_LONGEST_SLEEP_NS (100 * SLIP_MS)

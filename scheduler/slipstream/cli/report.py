@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`slipstream report`: what a job got and what to change; what a cluster did and could do."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote
+
+import click
+
+from slipstream.cli.cluster_report import cluster_lines, summed
+from slipstream.cli.daemon_api import ask, json_option, run_dir_option, show_json
+from slipstream.cli.table import printable
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_LITTLE_PCT: Final = 40
+_MUCH: Final = 0.2
+_MIB_IN_GIB: Final = 1024
+
+
+@click.command()
+@run_dir_option
+@json_option
+@click.option("--cluster", is_flag=True, help="The whole cluster, hour by hour.")
+@click.argument("job", required=False)
+def report(run_dir: Path, job: str | None, *, as_json: bool, cluster: bool) -> None:
+    """Say what JOB got of its GPUs, what it waited for, and what could be changed.
+
+    With --cluster: how GPUs were used since the scheduler runs (a week at most), how long jobs
+    waited although there was a place for them, and how sure that is. In mode observe that is what
+    Slipstream would have started earlier.
+
+    \b
+    Examples:
+      slipstream report 12
+      slipstream report --cluster --json
+    """
+    if cluster == bool(job):
+        raise click.UsageError("give a job, or --cluster")
+    if cluster:
+        answer = ask(run_dir, "/v1/hours")
+        answer["report"] = summed(answer["hours"])
+        lines = cluster_lines(answer["report"], answer["mode"])
+    else:
+        path = quote(job or "", safe="")
+        answer = ask(run_dir, f"/v1/why/{path}")
+        answer["curve"] = ask(run_dir, f"/v1/curve/{path}")["points"]
+        answer["notes"] = notes(answer["why"])
+        lines = job_lines(answer["why"], answer["notes"])
+    if as_json:
+        show_json(answer)
+        return
+    for line in lines:
+        click.echo(printable(line))
+
+
+def job_lines(why: dict[str, Any], told: list[str]) -> list[str]:
+    """For people."""
+    training = why["training"] or {}
+    seats = f"{why['gpus']} GPUs of its own" if why["gpus"] else f"{why['slots']} guest seats"
+    rows = [
+        ("class", f"{why['class'] or 'no flag'} {why['role'] or ''}".strip()),
+        ("where", f"{', '.join(why['nodes'])}: {seats}" if why["nodes"] else "nowhere yet"),
+        ("mini-batches", _pace(training)),
+        ("GPU use", _pct(training.get("gpu_use_pct"))),
+        ("GPU memory", _memory(training)),
+        ("share", _share(training)),
+        ("waited", f"{training.get('waited_s') or 0:.0f} s for others"),
+        ("estimate", why["estimate"]["text"] if why["estimate"] else "none"),
+    ]
+    head = f"job {why['job'] or 'not numbered yet'} ({why['name'] or 'no name'}): {why['phase']}"
+    lines = [head, *(f"  {name:<13} {value}" for name, value in rows if value)]
+    return lines + (["  notes:", *(f"    - {note}" for note in told)] if told else [])
+
+
+def notes(why: dict[str, Any]) -> list[str]:
+    """What its user could change, as far as it can be told by now."""
+    training = why["training"]
+    if not training or not training["minibatch"]:
+        return []
+    found = []
+    use, owns = training["gpu_use_pct"], bool(why["gpus"])
+    if owns and use is not None and use < _LITTLE_PCT:
+        found.append(
+            f"it uses its GPUs {use:.0f} % of the time: with --slip-class=shared or opportunistic "
+            "it would wait less, and leave them to others meanwhile"
+        )
+    waited, trained = training["waited_s"], training["train_s"] or 0.0
+    if waited > _MUCH * (waited + trained) and waited > 1:
+        found.append(
+            f"it waited {100 * waited / (waited + trained):.0f} % of its time for others: as an "
+            "owner (--slip-class=guaranteed) it would not"
+        )
+    if not training["restorable"]:
+        found.append("it cannot be saved and moved: see docs/hooks.md for the two lines it needs")
+    estimate = (why["estimate"] or {}).get("gpu_memory_mib")
+    if estimate and training["gpu_memory_mib"] and training["gpu_memory_mib"] > estimate:
+        found.append("it took more GPU memory than was estimated: the next estimate will know")
+    slower, error = training["slowdown_pct"], training["slowdown_error_pct"] or 0.0
+    if slower is not None and slower - error > 0:
+        found.append(f"guests made it {slower:.1f} % slower (± {error:.1f}); --no-slip-share")
+    return found
+
+
+def _pace(training: dict[str, Any]) -> str:
+    if not training.get("minibatch"):
+        return "none yet"
+    pace = f", {training['minibatch_ms']:.0f} ms each" if training["minibatch_ms"] else ""
+    alone = f" ({training['alone_ms']:.0f} ms alone)" if training["alone_ms"] else ""
+    return f"{training['minibatch']}{pace}{alone}"
+
+
+def _pct(value: float | None) -> str:
+    return "" if value is None else f"{value:.0f} %"
+
+
+def _memory(training: dict[str, Any]) -> str:
+    peak, cap = training.get("gpu_memory_mib"), training.get("cap_mib")
+    if peak is None:
+        return ""
+    capped = f", capped at {cap / _MIB_IN_GIB:.1f} GiB" if cap else ""
+    return f"{peak / _MIB_IN_GIB:.1f} GiB at its highest{capped}"
+
+
+def _share(training: dict[str, Any]) -> str:
+    if training.get("share_pct") is None:
+        return ""
+    return f"{training['share_pct']:.0f} %: {training['node_sentence'] or training['node_reason']}"
