@@ -11,6 +11,7 @@ TORCH ?= torch==2.13.0
 NAME ?=
 N ?= 3
 SEED ?=
+SUITE ?= trixie
 ARGS ?=
 GENERATION ?=
 
@@ -19,7 +20,7 @@ VENV := .venv/.installed
 PROJECTS := pyproject.toml torch_hooks/pyproject.toml
 
 .PHONY: help setup native demo test unit up down bench chaos sweep plugins docs deb lint format clean
-.PHONY: docker-up docker-test docker-down
+.PHONY: wrapper docker-up docker-test docker-down
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -64,6 +65,9 @@ sweep: native ## run what is missing of the estimator's table of trainings (docs
 
 plugins: ## build what Slurm loads, for exactly the installed Slurm (docs/advice-board.md)
 	@deploy/setup/select_plugin.sh
+
+wrapper: $(VENV) ## the select wrapper on the Slurm of another Debian release: make wrapper SUITE=trixie (root)
+	@PYTHONPATH=tests $(BIN)/python -m releases --suite $(SUITE)
 
 docs: $(VENV) ## the documentation as a site, in build/site
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet

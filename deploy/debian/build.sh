@@ -77,10 +77,10 @@ else
 fi
 
 # --- units, pages, completions -------------------------------------------------------------------
-install -d "$stage/lib/systemd/system" "$stage/etc/default" "$stage/usr/bin" \
+install -d "$stage/usr/lib/systemd/system" "$stage/etc/default" "$stage/usr/bin" \
   "$stage/usr/share/man/man1" "$stage/usr/share/man/man8" "$stage/usr/share/doc/slurm-slipstream" \
   "$stage/usr/share/bash-completion/completions" "$stage/usr/share/zsh/vendor-completions"
-install -m 644 "$root"/deploy/systemd/*.service "$stage/lib/systemd/system/"
+install -m 644 "$root"/deploy/systemd/*.service "$stage/usr/lib/systemd/system/"
 install -m 644 "$root/deploy/systemd/slipstream.default" "$stage/etc/default/slipstream"
 ln -s ../lib/slipstream/venv/bin/slipstream "$stage/usr/bin/slipstream"
 "$lib/venv/bin/python3" "$root/deploy/manual/pages.py" "$stage/usr/share/man" >>"$out/build.log"

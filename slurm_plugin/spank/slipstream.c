@@ -23,6 +23,8 @@ SPANK_PLUGIN(slipstream, 1)
 #pragma GCC visibility pop
 
 enum { ANSWER_MS = 200, LOCK_MS = 100, PATH_SIZE = 256, PYTHONPATH_SIZE = 16384 };
+// Of a job that was started anew: for how long it asks, for how long each time, and how often.
+enum { ANEW_MS = 20000, ANEW_ANSWER_MS = 2000, ASK_AGAIN_MS = 250 };
 enum { NODES_SIZE = 2048 };
 #define HOST_FILE "SLURM_HOSTFILE"  // a user's own counts before ours
 
@@ -195,6 +197,13 @@ int slurm_spank_task_init(spank_t spank, int argc, char** argv) {
   snprintf(path, sizeof path, "%s/node.sock", node_folder());
   write_request(spank, &place, gpus, request, sizeof request);
   bool told = slip_ask_node(path, request, slip_now_ms() + ANSWER_MS, &answer, &why);
+  // Where it was saved only the coordinator says, which may be starting itself: without it a job
+  // that was started anew would begin from nothing.
+  int64_t until_ms = slip_now_ms() + ANEW_MS;
+  while (!told && number_in(spank, "SLURM_RESTART_COUNT") > 0 && slip_now_ms() < until_ms) {
+    usleep(ASK_AGAIN_MS * 1000);
+    told = slip_ask_node(path, request, slip_now_ms() + ANEW_ANSWER_MS, &answer, &why);
+  }
   if (!told) slurm_debug("slipstream: %s: %s", path, why);
   if (guest) forget_gpu_requests(spank);
   bool bound = told && follow_answer(spank, &answer);

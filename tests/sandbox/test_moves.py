@@ -175,6 +175,31 @@ def test_what_goes_wrong_while_it_is_saved_leaves_it_training(
     assert_nothing_lost(tmp_path / "job", undisturbed)
 
 
+def test_a_job_started_anew_waits_for_its_coordinator(
+    box: Sandbox, tmp_path: Path, undisturbed: list[str]
+) -> None:
+    """Which alone knows where it was saved: killed, and back a little after the job."""
+    job = trains(box, tmp_path / "job", pause_ms=100)
+    assert moved(box, job)
+    until(box, job, lambda: "moved, " in story(box, job))
+    nodes = [f"coordinator-n{number}" for number in (1, 2, 3)]
+    for name in nodes:
+        box.kill(name)
+    box.run("scontrol", "requeue", job)
+    until(box, job, lambda: _runs_again(box, job))
+    time.sleep(1.0)
+    box.revive()
+    wait_for(box, job)
+    assert_nothing_lost(tmp_path / "job", undisturbed)
+    begun = [line for line in losses(tmp_path / "job") if line.startswith("1 ")]
+    assert len(begun) == 1, "it did not begin from nothing"
+
+
+def _runs_again(box: Sandbox, job: str) -> bool:
+    shown = box.run("scontrol", "show", "job", job).stdout
+    return "JobState=RUNNING" in shown and "Restarts=2" in shown
+
+
 @pytest.fixture
 def wrapped(box: Sandbox) -> Iterator[Sandbox]:
     """With the select wrapper in slurmctld for the length of a test."""

@@ -78,22 +78,28 @@ class JobList:
     def __init__(self) -> None:
         self._all = JobRows(views.job)
         self._order: list[str] = []
+        self._joined: dict[bool, bytes] = {}
+        """The answer, with those that have ended and without, until something changes."""
         self._lock = asyncio.Lock()
 
     async def json(self, state: State, *, ended: bool) -> bytes:
         """A list; those that have ended only if asked for."""
         async with self._lock:
-            await self._all.refresh(state)
-            rows = self._all.rows
-            if len(self._order) != len(rows) or not rows.keys() >= set(self._order):
-                known = [record for key in rows if (record := state.jobs.get(key))]
+            changed, gone = await self._all.refresh(state)
+            if changed or gone:
+                self._joined.clear()
+            if gone or len(self._order) != len(self._all.rows):
+                known = [state.jobs[key] for key in self._all.rows if key in state.jobs]
                 self._order = [record.key for record in sorted(known, key=views.by_number)]
-            over = () if ended else (Phase.ENDED, Phase.LOST)
-            shown = [
-                rows[key]
-                for key in self._order
-                if key in state.jobs and state.jobs[key].phase not in over
-            ]
+            if ended not in self._joined:
+                self._joined[ended] = self._join(state, ended=ended)
+            return self._joined[ended]
+
+    def _join(self, state: State, *, ended: bool) -> bytes:
+        over = () if ended else (Phase.ENDED, Phase.LOST)
+        known = ((key, state.jobs.get(key)) for key in self._order)
+        rows = self._all.rows
+        shown = [rows[key] for key, one in known if one is not None and one.phase not in over]
         return b"[" + b",".join(shown) + b"]"
 
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from slipstream.cli.doctor.facts import Facts
 
-_TESTED: Final = ("22.05", "24.11")
+_TESTED: Final = ("22.05", "24.11", "26.05")
 _SHOWN_NODES: Final = 8
 
 
