@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 import torch
 
-from gate_rig import in_some_round, multiply, session_of, used_share
+from gate_rig import elbow_room, in_some_round, multiply, session_of, used_share
 from slipstream.torch_hooks import native, native_gate
 from slipstream.torch_hooks.native import __main__ as native_build
 from slipstream.torch_hooks.native_gate import NativeGate
@@ -40,7 +40,8 @@ def _library() -> None:
 def _one_thread() -> Iterator[None]:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    yield
+    with elbow_room():
+        yield
     torch.set_num_threads(threads)
 
 

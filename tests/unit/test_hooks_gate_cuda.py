@@ -20,6 +20,7 @@ import torch
 from cuda_rig import built, fresh
 from gate_rig import (
     JOB,
+    elbow_room,
     eventually,
     in_some_round,
     make_word,
@@ -105,7 +106,8 @@ def device(monkeypatch: pytest.MonkeyPatch) -> Device:
 def gate(device: Device) -> Iterator[NativeGate]:
     """Half of it, for operators on it."""
     made = NativeGate(50, cuda=(device.runtime, STREAM))
-    yield made
+    with elbow_room():
+        yield made
     made.remove()
     assert device.stub.stub_events() == 0
     assert device.stub.cudaGetLastError() == 0, "an error was left for the next to find"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gate_rig import in_some_round, make_word, multiply, read_word, session_of
+from gate_rig import elbow_room, in_some_round, make_word, multiply, read_word, session_of
 from occupancy_rig import simulated_node
 from slipstream.torch_hooks import native, native_gate, occupancy
 from slipstream.torch_hooks.native import __main__ as native_build
@@ -37,7 +37,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[occupancy.Gpu]:
     with simulated_node() as path:
         monkeypatch.setenv(gpu_state.ENVIRONMENT_VARIABLE, str(path))
         monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-        with occupancy.open_gpu() as opened:
+        with occupancy.open_gpu() as opened, elbow_room():
             yield opened
 
 
