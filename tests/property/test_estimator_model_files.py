@@ -43,8 +43,8 @@ ASKED = features(128, 16)
 
 @pytest.fixture(scope="module")
 def model() -> Model:
-    """A small one."""
-    return fit([*history(30), *beside_others(4, 2.0)], FAMILY, 5.0, Recipe(trees=5))
+    """A small one, with trees: of fewer runs the laws alone say all there is."""
+    return fit([*history(60), *beside_others(4, 2.0)], FAMILY, 5.0, Recipe(trees=5))
 
 
 @pytest.fixture(scope="module")

@@ -111,4 +111,4 @@ def test_who_is_not_believed_is_counted(box: Sandbox) -> None:
         for why in ("forged", "replayed", "redirected", "oversized")
     }
     assert counted == {**dict.fromkeys(counted, 1.0), "replayed": 2.0}
-    assert metric(box, "slipstream_links") == 2
+    assert eventually(lambda: metric(box, "slipstream_links") == 2)
