@@ -114,6 +114,17 @@ class Reflexes:
         """What owners lost to guests; only where guests did as they were told."""
         return self.machine.guarantees() if self.enforces else []
 
+    def pairs(self) -> list[dict[str, Any]]:
+        """What the scheduler hears of guests that share a GPU nobody owns, once measured."""
+        return [
+            {
+                "jobs": list(one.jobs),
+                "rates": [round(rate, 3) for rate in one.rates],
+                "apart": one.apart,
+            }
+            for one in (self.machine.packings() if self.enforces else ())
+        ]
+
     def told(self, job_id: int) -> dict[str, Any]:
         """What the scheduler hears of a job beside how far it is."""
         if job_id not in self.machine.jobs:

@@ -15,12 +15,14 @@ from slipstream.core.advice import Advice  # noqa: TC001
 from slipstream.core.classes import Mode  # noqa: TC001
 from slipstream.core.extending import Wait  # noqa: TC001
 from slipstream.core.moves import Left, Saga  # noqa: TC001
+from slipstream.core.packing import Paired  # noqa: TC001
 from slipstream.core.records import JobRecord  # noqa: TC001
 from slipstream.core.rules import Rules
 from slipstream.core.sights import (  # noqa: TC001
     GpuUse,
     JobSight,
     NodeSight,
+    PackSeen,
     Request,
     Training,
 )
@@ -67,6 +69,8 @@ class NodeReported:
     node: str
     gpus: tuple[GpuUse, ...] = ()
     jobs: tuple[Training, ...] = ()
+    packed: tuple[PackSeen, ...] = ()
+    """What guests that share a GPU were measured to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,6 +201,7 @@ class StateRestored:
     swapped: tuple[tuple[str, float], ...] = ()
     waits: tuple[Wait, ...] = ()
     upgrades: tuple[Upgraded, ...] = ()
+    pairs: tuple[Paired, ...] = ()
     idle_since_s: float | None = None
 
 

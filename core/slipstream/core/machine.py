@@ -15,6 +15,7 @@ from slipstream.core import (
     events,
     extending,
     moving,
+    packing,
     proposals,
     resizing,
     swapping,
@@ -66,6 +67,7 @@ class Machine:
                 before = state.reports.get(event.node)
                 state.reports[event.node] = event
                 moving.reported(state, event)
+                packing.reported(state, before, event)
                 # Heartbeats that change no decision are no reason for a round of planning.
                 if before is None or felt(before) != felt(event):
                     self._stale = True

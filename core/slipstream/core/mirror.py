@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Hashable, Mapping, Sequence
 
     from slipstream.core.cluster.events import ClusterEvent
+    from slipstream.core.packing import Paired
     from slipstream.core.placement import Need
     from slipstream.core.rules import Rules
     from slipstream.core.sights import NodeSight
@@ -87,16 +88,26 @@ class Mirror:
         """When the oldest report that counts will count no more."""
         self._told: dict[str, Hashable] = {}
         self._topology: Topology | None = None
+        self._pairs: tuple[Paired, ...] = ()
+
+    @property
+    def families(self) -> frozenset[str]:
+        """Of those it is known what they do together with others."""
+        return frozenset(name for one in self._pairs for name in one.families)
 
     def look(self, state: State, at_s: float) -> None:
         """Begin a round: promises are taken back, what was seen is told."""
         if self._is_rebuilt(state.nodes):
-            self.brain, self._topology = Brain(self.rules), None
+            self.brain, self._topology, self._pairs = Brain(self.rules), None, ()
             self._told.clear()
         self._tell(events.RoundBegan(at_s))
         if state.topology is not self._topology:
             self._topology = state.topology
             self._tell(events.RacksRead(at_s, state.topology))
+        if (pairs := tuple(state.pairs.values())) != self._pairs:
+            self._pairs = pairs
+            told = tuple((*one.families, one.total, one.at_s) for one in pairs)
+            self._tell(events.PairsRemembered(at_s, told))
         reports = state.fresh_reports(at_s)
         oldest_s = min((report.at_s for report in reports.values()), default=None)
         self.stale_at_s = None if oldest_s is None else oldest_s + state.rules.report_s
@@ -226,6 +237,7 @@ class Mirror:
             job_class=need.job_class,
             use_pct=need.gpu_use_pct,
             memory_mib=need.gpu_memory_mib,
+            family=need.family,
             restorable=False,
             role=need.role,
             nodes=len(shape.nodes),

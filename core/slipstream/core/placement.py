@@ -51,6 +51,8 @@ class Need:
     gpu_memory_mib: int = 0
     gpu_use_pct: float = 0.0
     """On each GPU, as predicted; 0 if nobody knows."""
+    family: str = ""
+    """Of a guest whose like was measured beside others."""
 
     @property
     def seats_in_all(self) -> int:

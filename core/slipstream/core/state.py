@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from slipstream.core.advice import Advice
     from slipstream.core.extending import Wait
     from slipstream.core.moves import Left, Saga
+    from slipstream.core.packing import Paired
     from slipstream.core.records import JobRecord
     from slipstream.core.sights import NodeSight, Request
     from slipstream.core.upgrading import Upgraded
@@ -51,6 +52,8 @@ class State:
     """How long jobs have waited for others, by their keys."""
     upgrades: dict[str, Upgraded] = field(default_factory=dict)
     """Guests that own their GPUs, will, or were to, by their keys."""
+    pairs: dict[tuple[str, str], Paired] = field(default_factory=dict)
+    """What two families of guests did together on one GPU, the latest last."""
     placeholders: dict[str, None] = field(default_factory=dict)
     """The keys of jobs that hold GPUs for guests."""
     _numbers: dict[str, str] = field(default_factory=dict)
@@ -134,6 +137,7 @@ class State:
             swapped=tuple(self.swapped.items()),
             waits=tuple(self.waits.values()),
             upgrades=tuple(self.upgrades.values()),
+            pairs=tuple(self.pairs.values()),
             idle_since_s=self.idle_since_s,
         )
 
@@ -155,6 +159,7 @@ def restored(event: StateRestored) -> State:
         swapped=dict(event.swapped),
         waits={wait.key: wait for wait in event.waits},
         upgrades={one.key: one for one in event.upgrades},
+        pairs={one.families: one for one in event.pairs},
         idle_since_s=event.idle_since_s,
     )
     for record in event.jobs:

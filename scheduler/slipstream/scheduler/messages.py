@@ -13,7 +13,7 @@ import msgspec
 
 from slipstream.core.classes import JobClass, Per, Role
 from slipstream.core.events import JobSaved, NodeReported
-from slipstream.core.sights import Gpus, GpuUse, Measured, Request, Training
+from slipstream.core.sights import Gpus, GpuUse, Measured, PackSeen, Request, Training
 from slipstream.estimator import Clues
 from slipstream.scheduler.marker import TOKEN
 
@@ -98,6 +98,12 @@ class _Training(msgspec.Struct):
     measured: Measured | None = None
 
 
+class _Pair(msgspec.Struct):
+    jobs: list[str | int]
+    rates: list[float]
+    apart: bool = False
+
+
 class _Saved(msgspec.Struct):
     job_id: str | int
     number: int
@@ -125,6 +131,7 @@ class _Report(msgspec.Struct):
     v: int = 1
     gpus: list[_Gpu] = []
     jobs: list[_Training] = []
+    pairs: list[_Pair] = []
     saved: _Saved | None = None
     """If it tells of a job that was saved; then of nothing else."""
     discarded: _Discarded | None = None
@@ -303,7 +310,12 @@ def _report(told: _Report) -> NodeReported:
         for gpu in told.gpus
     )
     jobs = tuple(map(_training, told.jobs))
-    return NodeReported(at_s=told.at_s, node=told.node, gpus=gpus, jobs=jobs)
+    packed = tuple(
+        PackSeen(tuple(map(str, one.jobs)), tuple(one.rates), apart=one.apart)
+        for one in told.pairs
+        if len(one.jobs) == len(one.rates)
+    )
+    return NodeReported(at_s=told.at_s, node=told.node, gpus=gpus, jobs=jobs, packed=packed)
 
 
 def _training(job: _Training) -> Training:

@@ -84,6 +84,8 @@ class Brain(Floor):
                 self._profiled(event)
             case events.PairMeasured():
                 self._measured(event)
+            case events.PairsRemembered():
+                self.book.remember(event.pairs)
             case events.CommandRefused():
                 self._refused(event.ref)
             case events.TimerFired():

@@ -129,6 +129,14 @@ class PairMeasured:
 
 
 @dataclass(frozen=True, slots=True)
+class PairsRemembered:
+    """All that is known of families together, in place of what was: (one, other, total, at_s)."""
+
+    at_s: float
+    pairs: tuple[tuple[str, str, float, float], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class CommandRefused:
     """What was commanded about a job could not be carried out: it is where it was."""
 
@@ -155,6 +163,7 @@ ClusterEvent: TypeAlias = (
     | JobLeft
     | JobProfiled
     | PairMeasured
+    | PairsRemembered
     | CommandRefused
     | TimerFired
 )

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, assert_never
 
-from slipstream.core.classes import JobClass
+from slipstream.core.classes import JobClass, Role
 from slipstream.core.node import events, memory
-from slipstream.core.node.commands import SetCap, SetShare
+from slipstream.core.node.commands import SetCap, SetShare, Unpark
 from slipstream.core.node.gpu import ALL_PCT, GpuState, JobState
+from slipstream.core.node.packing import Packed, Packing
+from slipstream.core.node.reasons import NodeReason
 from slipstream.core.node.rules import NodeRules
 from slipstream.core.node.wheel import Turn, Wheel
 
@@ -22,8 +24,8 @@ if TYPE_CHECKING:
     from slipstream.core.node.commands import NodeCommand
     from slipstream.core.node.events import JobReported, NodeEvent, NodeJob
     from slipstream.core.node.gpu import Limits
-    from slipstream.core.node.pulse import Guarantee
-    from slipstream.core.node.reasons import NodeReason
+    from slipstream.core.node.packing import PackVerdict
+    from slipstream.core.node.pulse import Guarantee, Sample
 
 
 class NodeMachine:
@@ -34,6 +36,9 @@ class NodeMachine:
         self.jobs: dict[int, JobState] = {}
         self.gpus: dict[str, GpuState] = {}
         self.wheel = Wheel(self.rules)
+        self.packed: dict[str, Packing] = {}
+        """Guests together on GPUs that nobody owns."""
+        self._retried: list[NodeCommand] = []
 
     def handle(self, event: NodeEvent) -> list[NodeCommand]:  # noqa: C901, PLR0911 (a table)
         """Take in what happened and say what to do."""
@@ -59,6 +64,7 @@ class NodeMachine:
                 self.rules = self.wheel.rules = event.rules
                 for gpu in self.gpus.values():
                     gpu.steps = gpu.trials = None
+                    self._try_again(gpu.uuid)
                 return self._turned(event.at_s, self.gpus)
             case _:
                 assert_never(event)
@@ -69,6 +75,7 @@ class NodeMachine:
     def wakes_at_s(self) -> float | None:
         """When it wants a TimerFired; None for never."""
         due = [gpu.wakes_at_s() for gpu in self.gpus.values()]
+        due += [one.due_s for one in self.packed.values()]
         due.append(self.wheel.wakes_at_s())
         return min((one for one in due if one is not None), default=None)
 
@@ -77,7 +84,10 @@ class NodeMachine:
 
         None: reports are wanted. Infinity: nothing will change by itself.
         """
-        return self.gpus[gpu].quiet_until_s()
+        quiet_s, packing = self.gpus[gpu].quiet_until_s(), self.packed.get(gpu)
+        if packing is None or packing.due_s is None or quiet_s is None:
+            return quiet_s
+        return min(quiet_s, packing.due_s) if packing.is_settled else None
 
     def turn_parts(self, gpu: str) -> dict[int, float]:
         """What part of a GPU's time its shared jobs have if nothing changes."""
@@ -103,6 +113,10 @@ class NodeMachine:
         )
         return [one for one in found if one]
 
+    def packings(self) -> list[PackVerdict]:
+        """What guests that share a GPU nobody owns were measured to do together."""
+        return [one.verdict for _, one in sorted(self.packed.items()) if one.verdict]
+
     # --- what happened --------------------------------------------------------------------------
 
     def _found(self, event: events.GpuFound) -> list[NodeCommand]:
@@ -123,7 +137,7 @@ class NodeMachine:
             known.job = job
         else:
             self.jobs[job.job_id] = JobState(job)
-        if job.takes_turns:
+        if job.takes_turns or (before and before.gpus == job.gpus and self._is_apart(job.job_id)):
             self.wheel.add(job, at_s)
         else:
             self.wheel.remove(job.job_id)
@@ -154,17 +168,30 @@ class NodeMachine:
         sample = state.pulse.heard(told)
         concerned = [self.gpus[name] for name in state.job.gpus if name in self.gpus]
         needs = self._needs(state, told, before, concerned)
-        if sample and not any(gpu.riders for gpu in concerned):
-            state.pulse.alone(sample)
-        elif sample:
-            for gpu in concerned:
-                if gpu.protected == told.job_id:
-                    gpu.heard(sample, told.at_s)
-        if told.job_id in self.wheel.members and self.wheel.heard(told):
+        if sample:
+            self._sampled(state, sample, concerned, told.at_s)
+        turns = told.job_id in self.wheel.members and self.wheel.heard(told)
+        if self._tried(state.job.gpus, told.at_s) or turns:
             return self._turned(told.at_s, state.job.gpus)
         acts = any(gpu.protected == told.job_id for gpu in concerned)
         joins = was_loading != state.is_loading
         return self._limited(concerned, told.at_s) if acts or needs or joins else []
+
+    def _sampled(
+        self, state: JobState, sample: Sample, concerned: Sequence[GpuState], at_s: float
+    ) -> None:
+        """What a job has done says how fast it is: alone, or beside others."""
+        job_id = state.job.job_id
+        steady = not state.pulse.is_warming_up(self.rules.warmup_minibatches)
+        if not any(gpu.riders for gpu in concerned):
+            state.pulse.alone(sample)
+        elif steady and all(gpu.jobs == [job_id] for gpu in concerned):
+            state.pulse.alone(sample)  # a guest, and nobody else is there
+        for gpu in concerned:
+            if gpu.riders and gpu.protected == job_id:
+                gpu.heard(sample, at_s)
+            if packing := self.packed.get(gpu.uuid):
+                packing.heard(job_id, sample)
 
     def _needs(
         self,
@@ -189,9 +216,9 @@ class NodeMachine:
         return grew
 
     def _timer(self, at_s: float) -> list[NodeCommand]:
-        due = self.wheel.wakes_at_s()
-        if due is not None and due <= at_s:
-            return self._turned(at_s, self._due_gpus(at_s))
+        due, tried = self.wheel.wakes_at_s(), self._tried_by_now(at_s)
+        if tried or (due is not None and due <= at_s):
+            return self._turned(at_s, [*self._due_gpus(at_s), *tried])
         return self._limited([self.gpus[name] for name in self._due_gpus(at_s)], at_s)
 
     def _due_gpus(self, at_s: float) -> list[str]:
@@ -203,12 +230,84 @@ class NodeMachine:
                 found.append(name)
         return found
 
+    # --- guests together --------------------------------------------------------------------------
+
+    def _packable(self, name: str) -> tuple[int, ...]:
+        """Guests that share a GPU nobody owns and can be tried there; none if they are one."""
+        gpu = self.gpus.get(name)
+        there = [self.jobs[job] for job in gpu.jobs] if gpu else []
+        alike = all(
+            one.job.role is Role.GUEST
+            and one.job.hooked
+            and not one.job.takes_turns
+            and len(one.job.gpus) == 1
+            and not one.job.gang
+            for one in there
+        )
+        return tuple(one.job.job_id for one in there) if alike and len(there) > 1 else ()
+
+    def _repacked(self, at_s: float, touched: Iterable[str]) -> list[NodeCommand]:
+        """Who shares a GPU now; who took turns with somebody that has left need not any more."""
+        commands: list[NodeCommand] = []
+        for name in touched:
+            jobs, known = self._packable(name), self.packed.get(name)
+            if known and known.jobs != jobs:
+                del self.packed[name]
+                commands += self._let_go(known)
+            if jobs and name not in self.packed:
+                self.packed[name] = Packing(jobs, self.rules)
+            packing = self.packed.get(name)
+            if packing and packing.stage is Packed.APART:
+                for job in packing.jobs:
+                    self.wheel.add(self.jobs[job].job, at_s, NodeReason.TAKEN_APART)
+        return commands
+
+    def _let_go(self, packing: Packing) -> list[NodeCommand]:
+        members = [(job, self.wheel.members.get(job)) for job in packing.jobs if job in self.jobs]
+        commands: list[NodeCommand] = []
+        for job, member in members:
+            if member and not member.job.takes_turns:
+                self.wheel.remove(job)
+                if member.told_to_park:
+                    commands.append(Unpark(job, NodeReason.NO_OWNER))
+        return commands
+
+    def _tried(self, names: Iterable[str], at_s: float) -> bool:
+        """Whether a trial has gone on."""
+        packings = [self.packed[name] for name in names if name in self.packed]
+        gone_on = [one.advance(at_s, self.jobs) for one in packings]
+        return any(gone_on)
+
+    def _tried_by_now(self, at_s: float) -> list[str]:
+        """Where time alone has brought a trial on, or it is time for another one."""
+        due = [name for name, one in self.packed.items() if one.due_s and one.due_s <= at_s]
+        found = []
+        for name in due:
+            if self.packed[name].is_settled:
+                self._try_again(name)
+                found.append(name)
+            elif self.packed[name].advance(at_s, self.jobs):
+                found.append(name)
+        return found
+
+    def _try_again(self, name: str) -> None:
+        """From the beginning: together, as they were."""
+        if packing := self.packed.get(name):
+            self.packed[name] = Packing(packing.jobs, self.rules, anew=True)
+            self._retried += self._let_go(packing)
+
+    def _is_apart(self, job_id: int) -> bool:
+        return any(one.stage is Packed.APART and job_id in one.jobs for one in self.packed.values())
+
     # --- what to do -----------------------------------------------------------------------------
 
     def _turned(self, at_s: float, touched: Iterable[str] = ()) -> list[NodeCommand]:
         """Turns first: who is on a GPU decides what the others may use of it."""
-        commands = self.wheel.advance(at_s, self._fit) if self.wheel.members else []
         names = dict.fromkeys(touched)
+        commands = [*self._retried, *self._repacked(at_s, names)]
+        self._retried = []
+        if self.wheel.members:
+            commands += self.wheel.advance(at_s, self._fit)
         for command in commands:
             names.update(dict.fromkeys(self.jobs[command.job_id].job.gpus))
         gpus = [self.gpus[name] for name in sorted(names) if name in self.gpus]
@@ -241,7 +340,8 @@ class NodeMachine:
         riders = [
             one.job.job_id
             for one in there
-            if one is not protected and (not one.job.takes_turns or one.job.job_id == turn)
+            if one is not protected
+            and (one.job.job_id == turn or one.job.job_id not in self.wheel.members)
         ]
         gpu.seat(protected, riders, self.rules, at_s)
 
@@ -253,6 +353,8 @@ class NodeMachine:
         for name in names:
             if name in self.gpus:
                 limits = self.gpus[name].limits(self.jobs, self.rules, at_s)
+                if name in self.packed:
+                    limits = self.packed[name].limited(limits)
                 for job, limit in limits.items():
                     found.setdefault(job, []).append(limit)
         commands: list[NodeCommand] = []

@@ -18,6 +18,8 @@ class NodeReason(StrEnum):
     # It is alone, or among equals.
     NO_OWNER = "no_owner"
     MEMORY_SHARED = "memory_shared"
+    PACKING_TRIED = "packing_tried"
+    TAKEN_APART = "taken_apart"
     # It is beside an owner.
     OWNER_WITHOUT_HOOKS = "owner_without_hooks"
     OWNER_ARRIVED = "owner_arrived"
@@ -45,6 +47,8 @@ SENTENCE: Final[Mapping[NodeReason, str]] = {
     NodeReason.PROTECTED: "The GPU is its own: it is not slowed for anybody.",
     NodeReason.NO_OWNER: "Nobody owns the GPU at the moment: it has no limits.",
     NodeReason.MEMORY_SHARED: "Nobody owns the GPU and memory is short: who gains most has more.",
+    NodeReason.PACKING_TRIED: "Its neighbour is looked at alone, for some seconds.",
+    NodeReason.TAKEN_APART: "It and its neighbour do no more together than in turns.",
     NodeReason.OWNER_WITHOUT_HOOKS: "The GPU's owner carries no hooks and is left alone.",
     NodeReason.OWNER_ARRIVED: "An owner has come: its speed alone is being learned.",
     NodeReason.OWNER_LOADING: "The owner has not begun to train: a small share meanwhile.",

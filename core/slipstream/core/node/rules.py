@@ -57,6 +57,12 @@ class NodeRules:
     rotate_s: float = 10.0
     """Guests that have no share because there is too little for all have one after so long."""
 
+    # --- guests together on a GPU that nobody owns ---
+    pair_gain: float = 1.05
+    """Gandiva: they stay together if they do so much more than in turns."""
+    forget_pair_s: float = 3_600.0
+    """After so long it is tried again."""
+
     # --- memory ---
     margin_pct: float = 2.0
     """Of the device: never given to anybody."""

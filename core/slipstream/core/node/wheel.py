@@ -45,6 +45,8 @@ class Member:
     turn: Turn
     ready: bool
     """Whether it would use the GPU now: it has loaded."""
+    why_turns: NodeReason = NodeReason.WAITS_FOR_TURN
+    """What it is told while another has its turn."""
     reason: NodeReason = NodeReason.TURN
     served_s: float = 0.0
     charged_at_s: float = 0.0
@@ -89,8 +91,8 @@ class Wheel:
 
     # --- what happened --------------------------------------------------------------------------
 
-    def add(self, job: NodeJob, at_s: float) -> None:
-        """A shared job has a seat; one that is known already may have changed its weight."""
+    def add(self, job: NodeJob, at_s: float, why: NodeReason = NodeReason.WAITS_FOR_TURN) -> None:
+        """A job that takes turns has a seat; one that is known may have changed its weight."""
         known = self.members.get(job.job_id)
         if known:
             known.job = job
@@ -101,6 +103,7 @@ class Wheel:
             job=job,
             turn=Turn.WAITING,
             ready=False,
+            why_turns=why,
             served_s=least * job.weight,
             since=self._arrivals,
         )
@@ -378,4 +381,4 @@ class Wheel:
             other = self.has_turn(gpu)
             if other is not None and self.members[other].job.priority > member.job.priority:
                 return NodeReason.HIGHER_PRIORITY
-        return NodeReason.WAITS_FOR_TURN
+        return member.why_turns
