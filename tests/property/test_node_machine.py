@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 from node_world import DEVICE_MIB, GIB, World, guest, owner, shared
 from slipstream.core.node.commands import SetShare
+from slipstream.core.node.member import Turn
 from slipstream.core.node.rules import NodeRules
-from slipstream.core.node.wheel import Turn
 
 if TYPE_CHECKING:
     from slipstream.core.node.events import NodeJob

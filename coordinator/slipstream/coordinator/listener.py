@@ -48,7 +48,12 @@ class Listener:
                 _log.info("the durable copy of job %d is to be removed", job_id)
                 self._saver.discard(job_id, str(order["token"]), int(order["uid"]))
             case "turn":
-                call = Call(str(order["from"]), bool(order["runs"]), int(order["after"]))
+                call = Call(
+                    leader=str(order["from"]),
+                    runs=bool(order["runs"]),
+                    after=int(order["after"]),
+                    returns=bool(order.get("returns", False)),  # an older scheduler's has none
+                )
                 if self._coordinator.gangs.called(job_id, call, time.monotonic()):
                     self._coordinator.settle()  # now: its other nodes do so, too
             case "switch":

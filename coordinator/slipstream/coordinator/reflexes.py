@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from slipstream.coordinator.blocks import Block
-    from slipstream.coordinator.gangs import Gangs
+    from slipstream.coordinator.gangs import Call, Gangs
     from slipstream.coordinator.gpus import GpuSample
     from slipstream.coordinator.joining import Owner
     from slipstream.coordinator.seats import Seat
@@ -187,12 +187,14 @@ class Reflexes:
         if due_s is not None and due_s <= at_s:
             self._tell(events.TimerFired(at_s))
 
-    def called(self, at_s: float, calls: Mapping[int, bool]) -> None:
+    def called(self, at_s: float, calls: Mapping[int, Call]) -> None:
         """What the leaders of gangs on other nodes have decided about their turns here."""
-        for job_id, runs in sorted(calls.items()):
+        for job_id, call in sorted(calls.items()):
             member = self.machine.wheel.members.get(job_id)
-            if member and member.called != runs:
-                self._tell(events.TurnCalled(at_s, job_id, runs=runs))
+            said = (call.runs, call.returns and not call.runs)
+            if member and (member.called, member.called_back) != said:
+                told = events.TurnCalled(at_s, job_id, runs=said[0], returns=said[1])
+                self._tell(told)
 
     def _calm(self, at_s: float, job_id: int, pages: Sequence[Block]) -> None:
         """A job that was hurried to its boundary is there, or was given time enough."""

@@ -123,6 +123,7 @@ class _Call(msgspec.Struct):
     runs: bool
     nodes: list[str]
     after: int = 0
+    returns: bool = False
 
 
 class _Report(msgspec.Struct):
@@ -253,6 +254,7 @@ class TurnCalled:
     runs: bool
     after: int
     nodes: tuple[str, ...]
+    returns: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,7 +277,10 @@ def read_told(line: bytes) -> Told | Listening:
         gone = told.discarded
         return Discarded(told.node, str(gone.job_id), gone.token, gone.problem)
     if told.calls is not None:
-        calls = [TurnCalled(one.job_id, one.runs, one.after, (*one.nodes,)) for one in told.calls]
+        calls = [
+            TurnCalled(one.job_id, one.runs, one.after, (*one.nodes,), one.returns)
+            for one in told.calls
+        ]
         return TurnsCalled(told.node, tuple(calls))
     if told.saved is None:
         return _report(told)

@@ -107,7 +107,7 @@ class Orders:
         """
         for call in told.calls[:_MOST_CALLS]:
             line = {"v": 1, "order": "turn", "job_id": call.job_id, "from": told.node}
-            raw = _raw({**line, "runs": call.runs, "after": call.after})
+            raw = _raw({**line, "runs": call.runs, "after": call.after, "returns": call.returns})
             with self._lock:
                 others = {*call.nodes[:_MOST_HOSTS]} - {told.node}
                 there = [self._listeners[node] for node in others if node in self._listeners]

@@ -111,11 +111,15 @@ class JobReported:
 
 @dataclass(frozen=True, slots=True)
 class TurnCalled:
-    """The node that leads a gang says that it runs from now on, or waits."""
+    """The node that leads a gang says that it runs from now on, or waits.
+
+    `returns`: its turn is next, and it comes back to stand still until then.
+    """
 
     at_s: float
     job_id: int
     runs: bool
+    returns: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,10 +13,11 @@ from slipstream.core.classes import JobClass, Role
 from slipstream.core.node import events, memory
 from slipstream.core.node.commands import SetCap, SetShare, Unpark
 from slipstream.core.node.gpu import ALL_PCT, GpuState, JobState
+from slipstream.core.node.member import Turn
 from slipstream.core.node.packing import Packed, Packing
 from slipstream.core.node.reasons import NodeReason
 from slipstream.core.node.rules import NodeRules
-from slipstream.core.node.wheel import Turn, Wheel
+from slipstream.core.node.wheel import Wheel
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -57,7 +58,7 @@ class NodeMachine:
                 self.gpus.pop(event.gpu, None)
                 return []
             case events.TurnCalled():
-                self.wheel.call(event.job_id, runs=event.runs)
+                self.wheel.call(event.job_id, runs=event.runs, returns=event.returns)
             case events.TurnsPassed():
                 self.wheel.passed(event.served_s, event.at_s)
             case events.NodeRulesChanged():

@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from slipstream.core.node.rules import NodeRules
 
 _FEWEST_REPORTS: Final = 3
+_QUEUED: Final = 2
+"""Mini-batches that a process may have launched ahead,"""
+_LONGEST_S: Final = 3.0
+"""and how long they are waited for."""
 
 
 class Packed(StrEnum):
@@ -67,6 +71,7 @@ class Packing:
         """What was known of each alone is too old."""
         self._alone_s: dict[int, float] = {}
         self._windows: dict[int, Window] = {}
+        self._each_s: dict[int, float] = {}
         self._since_s = 0.0
 
     @property
@@ -91,6 +96,7 @@ class Packing:
 
     def heard(self, job_id: int, sample: Sample) -> None:
         """One of them has done a few mini-batches."""
+        self._each_s[job_id] = sample.each_s
         if job_id in self._windows:
             self._windows[job_id].add(sample)
 
@@ -119,9 +125,11 @@ class Packing:
         self.looked_at = next((job for job in self.jobs if job not in self._alone_s), None)
         self.stage = Packed.TOGETHER if self.looked_at is None else Packed.ALONE
         looked_at = self.jobs if self.looked_at is None else (self.looked_at,)
-        self._since_s = at_s
-        self._windows = {job: Window(at_s + self._rules.settle_s) for job in looked_at}
-        self.due_s = at_s + self._rules.patience_s
+        # What has been launched is not taken back: those that stand still are done with it first.
+        queued_s = max((_QUEUED * self._each_s.get(job, 0.0) for job in self.still), default=0.0)
+        self._since_s = at_s + min(_LONGEST_S, max(self._rules.settle_s, queued_s))
+        self._windows = {job: Window(self._since_s) for job in looked_at}
+        self.due_s = self._since_s + self._rules.patience_s
 
     def _is_seen(self, at_s: float) -> bool:
         """Whether enough was measured, or no more is waited for."""
@@ -131,7 +139,8 @@ class Packing:
         if took_s >= rules.patience_s:
             self.due_s = self._since_s + rules.learn_most_s
         return took_s >= rules.patience_s and all(
-            len(one.values) >= rules.learn_reports and one.minibatches >= rules.learn_minibatches
+            len(one.values) >= rules.evidence_reports
+            and one.minibatches >= rules.evidence_minibatches
             for one in self._windows.values()
         )
 

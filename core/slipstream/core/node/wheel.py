@@ -12,11 +12,11 @@ together.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from slipstream.core.node.commands import Park, Return, Unpark
 from slipstream.core.node.events import Standing
+from slipstream.core.node.member import Member, Turn
 from slipstream.core.node.reasons import NodeReason
 
 if TYPE_CHECKING:
@@ -25,57 +25,6 @@ if TYPE_CHECKING:
     from slipstream.core.node.commands import NodeCommand
     from slipstream.core.node.events import JobReported, NodeJob
     from slipstream.core.node.rules import NodeRules
-
-
-class Turn(StrEnum):
-    """Where a job is in its turns."""
-
-    WAITING = "waiting"
-    """Off the GPU: parked, or held before its first use of it."""
-    RUNNING = "running"
-    PARKING = "parking"
-    """Asked to leave, and not gone yet."""
-
-
-@dataclass(slots=True)
-class Member:
-    """A shared job on the wheel."""
-
-    job: NodeJob
-    turn: Turn
-    ready: bool
-    """Whether it would use the GPU now: it has loaded."""
-    why_turns: NodeReason = NodeReason.WAITS_FOR_TURN
-    """What it is told while another has its turn."""
-    reason: NodeReason = NodeReason.TURN
-    served_s: float = 0.0
-    charged_at_s: float = 0.0
-    ends_at_s: float = 0.0
-    """When its turn ends, or when it must have parked."""
-    asked_at_s: float = 0.0
-    late_s: float = 0.0
-    minibatches: int = 0
-    is_new: bool = True
-    is_kept: bool = False
-    """This turn is not cut short for a new job."""
-    called: bool = False
-    told_to_park: bool = False
-    returns: bool = False
-    """It was told to come back before its turn,"""
-    is_back: bool = False
-    """and is there, standing still."""
-    has_stopped: bool = False
-    """Asked to park, it has done its last mini-batch; its memory may still be on its way."""
-    next_is_called: bool = False
-    """Who comes after this turn has been seen to."""
-    since: int = 0
-    """In which order they came: a node may see job numbers in any."""
-
-    @property
-    def had(self) -> float:
-        """What it had for its weight: whoever has least is next."""
-        late_s = self.late_s if self.turn is Turn.RUNNING else 0.0  # it will be late again
-        return (self.served_s + late_s) / self.job.weight
 
 
 @dataclass(slots=True)
@@ -137,10 +86,11 @@ class Wheel:
                 member.ends_at_s = min(member.ends_at_s, told.at_s)
         return changed
 
-    def call(self, job_id: int, *, runs: bool) -> None:
+    def call(self, job_id: int, *, runs: bool, returns: bool = False) -> None:
         """The node that leads a gang has decided."""
         if job_id in self.members:
-            self.members[job_id].called = runs
+            member = self.members[job_id]
+            member.called, member.called_back = runs, returns and not runs
 
     def passed(self, served_s: Iterable[tuple[int, float]], at_s: float) -> None:
         """So much was had meanwhile, by the account of somebody who did not ask turn by turn."""
@@ -299,22 +249,45 @@ class Wheel:
             and not one.next_is_called
             and at_s >= one.ends_at_s - self.rules.return_s
         ]
-        if not ending:
-            return []
-        commands: list[NodeCommand] = []
-        for job_id in self._chosen(at_s, self.rules.return_s):
+        commands = self._follow_back(fits)
+        for job_id in self._chosen(at_s, self.rules.return_s) if ending else ():
             member = self.members[job_id]
             before = [one for one in ending if set(one.job.gpus) & set(member.job.gpus)]
-            waits = member.turn is Turn.WAITING and member.told_to_park and member.minibatches
-            if waits and before and all(fits(one.job.job_id, job_id) for one in before):
-                member.returns, member.reason = True, NodeReason.NEXT_TURN
-                commands.append(Return(job_id, member.reason, member.job.gang))
+            if before and self._may_return(member, before, fits):
+                commands.append(self._return(member))
         for one in ending:
             one.next_is_called = True
         return commands
 
+    def _follow_back(self, fits: Callable[[int, int], bool]) -> list[NodeCommand]:
+        """Have gangs come back that their leaders have called back, where there is room here."""
+        commands: list[NodeCommand] = []
+        for member in self._in_order():
+            gpus = set(member.job.gpus)
+            there = [
+                one
+                for one in self.members.values()
+                if one.turn is not Turn.WAITING and not gpus.isdisjoint(one.job.gpus)
+            ]
+            called = member.called_back and not member.job.leads and not member.returns
+            if called and self._may_return(member, there, fits):
+                commands.append(self._return(member))
+        return commands
+
+    def _may_return(
+        self, member: Member, there: Iterable[Member], fits: Callable[[int, int], bool]
+    ) -> bool:
+        waits = member.turn is Turn.WAITING and member.told_to_park and member.minibatches > 0
+        return waits and all(fits(one.job.job_id, member.job.job_id) for one in there)
+
+    def _return(self, member: Member) -> NodeCommand:
+        member.returns, member.reason = True, NodeReason.NEXT_TURN
+        return Return(member.job.job_id, member.reason, member.job.gang)
+
     def _was_passed_over(self, member: Member) -> bool:
         """Whether it has come back, and another has the turn: its memory is in the way."""
+        if not member.job.leads:
+            return member.returns and not (member.called or member.called_back)
         gpus = set(member.job.gpus)
         running = [
             one
