@@ -35,6 +35,7 @@ from slipstream.core.seats import Crowd, crowds
 from slipstream.core.sitting import felt, node_seen
 from slipstream.core.together import proposed
 from slipstream.core.upgrading import counted
+from slipstream.core.wires import Wires, seen
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Mapping, Sequence
@@ -66,6 +67,7 @@ def live(rules: Rules, *, moves: bool) -> ClusterRules:
     return ClusterRules(
         shares=rules.shares,
         guest_below_pct=rules.guest_below_pct,
+        uplink_mbps=rules.uplink_mbps,
         takes_seats=False,
         without=_NOT_LIVE if moves else _NOT_LIVE | {Rule.MOVES, Rule.UPGRADES},
     )
@@ -89,6 +91,7 @@ class Mirror:
         self._told: dict[str, Hashable] = {}
         self._topology: Topology | None = None
         self._pairs: tuple[Paired, ...] = ()
+        self._wires = Wires()
 
     @property
     def families(self) -> frozenset[str]:
@@ -98,7 +101,8 @@ class Mirror:
     def look(self, state: State, at_s: float) -> None:
         """Begin a round: promises are taken back, what was seen is told."""
         if self._is_rebuilt(state.nodes):
-            self.brain, self._topology, self._pairs = Brain(self.rules), None, ()
+            self.brain, self._topology = Brain(self.rules), None
+            self._pairs, self._wires = (), Wires()
             self._told.clear()
         self._tell(events.RoundBegan(at_s))
         if state.topology is not self._topology:
@@ -109,6 +113,9 @@ class Mirror:
             told = tuple((*one.families, one.total, one.at_s) for one in pairs)
             self._tell(events.PairsRemembered(at_s, told))
         reports = state.fresh_reports(at_s)
+        if (wires := seen(state, reports)) != self._wires:
+            self._wires = wires
+            self._tell(events.UplinksSeen(at_s, wires.sent))
         oldest_s = min((report.at_s for report in reports.values()), default=None)
         self.stale_at_s = None if oldest_s is None else oldest_s + state.rules.report_s
         here = crowds(state.jobs.values(), state.requests, state.upgrades)
@@ -181,7 +188,7 @@ class Mirror:
 
         if self._topology is None:
             return {}
-        return proposed(needs, nodes, unowned, self._topology)
+        return proposed(needs, nodes, unowned, self._topology, self._wires)
 
     def idle_gpus(self, name: str) -> int:
         """GPUs of a node that nobody is on, owner or guest."""

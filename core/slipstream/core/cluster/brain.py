@@ -69,6 +69,8 @@ class Brain(Floor):
                 self._seen(event)
             case events.RacksRead():
                 self.ground.topology = event.topology
+            case events.UplinksSeen():
+                self.ground.sent_mbps = dict(event.sent)
             case events.RoundBegan():
                 self.take_back()
                 self._looked_at = set() if self._looked_at is None else self._looked_at

@@ -69,6 +69,14 @@ class RacksRead:
 
 
 @dataclass(frozen=True, slots=True)
+class UplinksSeen:
+    """What jobs that run send over the uplinks of racks, in Mbit/s, by the rack's name."""
+
+    at_s: float
+    sent: tuple[tuple[str, float], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class RoundBegan:
     """All who wait come anew: who was told to start and was not seen to counts as waiting."""
 
@@ -156,6 +164,7 @@ ClusterEvent: TypeAlias = (
     NodeCame
     | NodeSeen
     | RacksRead
+    | UplinksSeen
     | RoundBegan
     | RoundEnded
     | NodeDrained
