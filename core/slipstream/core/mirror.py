@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import islice
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from slipstream.core.classes import Mode, Role
 from slipstream.core.cluster import events
@@ -25,6 +25,7 @@ from slipstream.core.placement import (
     MOST_NAMED,
     Placement,
     Room,
+    able_to_hold,
     keeps,
     room_for,
     waits_at,
@@ -78,14 +79,25 @@ def rules_of(state: State) -> ClusterRules:
     return live(state.rules, moves=state.advising and state.mode is Mode.ENFORCE)
 
 
+class Wish(NamedTuple):
+    """A job that should be elsewhere."""
+
+    key: str
+    nodes: tuple[str, ...]
+    makes_room: bool = False
+    """For a larger one that waits."""
+
+
 class Mirror:
     """A brain and what it was told."""
 
     def __init__(self, rules: ClusterRules) -> None:
         self.rules = rules
         self.brain = Brain(rules)
-        self.moves: list[tuple[str, tuple[str, ...]]] = []
+        self.moves: list[Wish] = []
         """Jobs the brain wants on other nodes; whoever carries them out empties it."""
+        self._emptying = False
+        self._under_way = False
         self.stale_at_s: float | None = None
         """When the oldest report that counts will count no more."""
         self._told: dict[str, Hashable] = {}
@@ -104,6 +116,7 @@ class Mirror:
             self.brain, self._topology = Brain(self.rules), None
             self._pairs, self._wires = (), Wires()
             self._told.clear()
+        self._under_way = bool(state.moves)
         self._tell(events.RoundBegan(at_s))
         if state.topology is not self._topology:
             self._topology = state.topology
@@ -145,6 +158,8 @@ class Mirror:
             return found
         room = room_for(need, nodes)
         if isinstance(room, Reason):
+            if room is Reason.NO_FREE_GPU and ref != _PROBE:
+                self._make_room(ref, need, nodes, at_s)
             return room
         found = self._come(ref, need, room, at_s, ())
         if isinstance(found, Placement) or found is Reason.OVER_QUOTA:
@@ -155,6 +170,18 @@ class Mirror:
                 self._tell(events.JobLeft(at_s, _PROBE))
                 return Reason.NO_FREE_CPU_OR_MEMORY
         return Reason.NO_FREE_GPU if need.role is Role.OWNER else Reason.NO_GUEST_SEAT
+
+    def _make_room(self, ref: str, need: Need, nodes: Mapping[str, NodeSight], at_s: float) -> None:
+        """Have a node emptied for a job of one node that is too large for every hole."""
+        if need.nodes > 1 or need.spread or not self.rules.has(Rule.MOVES):
+            return
+        if self.moves or self._under_way:  # what follows from these is waited for
+            return
+        shape = Placement(("",), need.seats, need.tasks, need.tasks * need.cpus_per_task)
+        room = Room(shape, frozenset(), able_to_hold(need, nodes))
+        self._emptying = True
+        self._tell(events.RoomWanted(at_s, self._ask(ref, need, room, at_s, ())))
+        self._emptying = False
 
     def probe(self, need: Need, nodes: Mapping[str, NodeSight], at_s: float) -> Placement | Reason:
         """The same for a job that is elsewhere; nothing is promised."""
@@ -276,5 +303,6 @@ class Mirror:
         for command in self.brain.handle(event):
             if not isinstance(command, Move):
                 continue
-            self.moves.append((command.ref, tuple(dict.fromkeys(at for at, _ in command.places))))
+            nodes = tuple(dict.fromkeys(at for at, _ in command.places))
+            self.moves.append(Wish(command.ref, nodes, self._emptying))
             self._told.clear()  # it believes that it has moved: it is told everything anew

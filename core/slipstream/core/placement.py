@@ -133,6 +133,13 @@ def room_for(need: Need, nodes: Mapping[str, NodeSight]) -> Room | Reason:
     return Room(shape, frozenset(node.name for node in free), frozenset(whole))
 
 
+def able_to_hold(need: Need, nodes: Mapping[str, NodeSight]) -> frozenset[str]:
+    """Nodes in service that could hold a job of one node if nobody else were there."""
+    allowed = [node for node in nodes.values() if _may_use(node, need) and node.takes_jobs]
+    shape = _shape(need, allowed)
+    return frozenset(node.name for node in allowed if _could_hold(node, need, shape))
+
+
 def keeps(need: Need, nodes: Mapping[str, NodeSight], before: Sequence[str]) -> Room | None:
     """The room on the nodes of before, if that is enough: most jobs of most rounds.
 

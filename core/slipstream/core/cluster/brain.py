@@ -80,6 +80,8 @@ class Brain(Floor):
                 self._drained(event.node)
             case events.JobCame():
                 self._job_came(event)
+            case events.RoomWanted():
+                self._mover.room_for(self.imagined(event.ask))
             case events.JobLeft():
                 self._job_left(event.ref)
             case events.JobProfiled():

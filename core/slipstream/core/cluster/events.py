@@ -108,6 +108,14 @@ class JobCame:
 
 
 @dataclass(frozen=True, slots=True)
+class RoomWanted:
+    """A job waits that no node has room for: one may be emptied for it (where Slurm seats it)."""
+
+    at_s: float
+    ask: Ask
+
+
+@dataclass(frozen=True, slots=True)
 class JobLeft:
     """A job has ended, was cancelled, or has failed."""
 
@@ -169,6 +177,7 @@ ClusterEvent: TypeAlias = (
     | RoundEnded
     | NodeDrained
     | JobCame
+    | RoomWanted
     | JobLeft
     | JobProfiled
     | PairMeasured
