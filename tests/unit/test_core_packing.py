@@ -12,6 +12,7 @@ from slipstream.core.classes import Mode, Role
 from slipstream.core.commands import Advise, Command, Save
 from slipstream.core.events import ClusterSeen, NodeReported, TimerFired
 from slipstream.core.machine import Machine
+from slipstream.core.packing import against
 from slipstream.core.sights import GpuUse, PackSeen, Request, Training
 
 pytestmark = pytest.mark.unit
@@ -78,6 +79,17 @@ def test_the_next_of_a_family_is_put_where_its_like_did_well(
     one.handle(looked(12.0, gone=("6",), nodes=(node("n1", gpus=1, slots_used=1),)))
     told = advised(one.handle(looked(13.0, sight("7", guest(7, comes)))))
     assert told == {token(7): nodes}
+
+
+def test_who_is_kept_apart_is_told_from_whom() -> None:
+    """By the names of the families; of one that goes well with everybody nothing is said."""
+    one = paired()
+    one.handle(report(10.0, BAD))
+    assert against(one.state, one.state.jobs["6"]) == [
+        "beside bert its like did 1.01 of what one does alone"
+    ]
+    one.handle(report(11.0, GOOD))
+    assert against(one.state, one.state.jobs["6"]) == []
 
 
 def test_what_was_bad_is_believed_for_an_hour() -> None:

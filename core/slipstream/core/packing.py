@@ -11,6 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from slipstream.core.cluster.rules import ClusterRules
+
 if TYPE_CHECKING:
     from slipstream.core.events import NodeReported
     from slipstream.core.records import JobRecord
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
 MOST_PAIRS: Final = 1024
 """Families come and go: the oldest are forgotten first."""
 _PAIR: Final = 2
+_PAYS: Final = ClusterRules().pair_gain
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +47,18 @@ def family_of(state: State, record: JobRecord) -> str:
     """Jobs of one family train alike: those of one name."""
     request = state.requests.get(record.token)
     return (request.name if request else "") or record.key
+
+
+def against(state: State, record: JobRecord) -> list[str]:
+    """Whom a guest is kept apart from, for all that was measured of its like."""
+    family = family_of(state, record)
+    found = []
+    for one in state.pairs.values():
+        if family in one.families and one.total < _PAYS:
+            first, second = one.families
+            other = second if first == family else first
+            found.append(f"beside {other} its like did {one.total:.2f} of what one does alone")
+    return found
 
 
 def _learn(state: State, one: PackSeen, at_s: float) -> None:

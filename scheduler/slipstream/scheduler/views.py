@@ -6,6 +6,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
+from slipstream.core import packing
 from slipstream.core.answers import estimated
 from slipstream.core.classes import JobClass, Role
 from slipstream.core.node.reasons import SENTENCE as NODE_SENTENCE
@@ -172,7 +173,7 @@ def _node_sentence(training: Training) -> str | None:
 def _because(state: State, record: JobRecord) -> list[str]:
     """More about a reason, where there is more to tell."""
     if record.reason is Reason.NO_GUEST_SEAT:
-        return _against_guests(state)
+        return [*_against_guests(state), *packing.against(state, record)]
     return _quota(state, record) if record.reason is Reason.OVER_QUOTA else []
 
 
