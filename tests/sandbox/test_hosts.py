@@ -102,6 +102,29 @@ def test_a_training_is_seen_and_moved_across_hosts_whoever_is_killed(
     box.run("scancel", job)
 
 
+def test_what_an_operator_parks_stays_parked_whoever_is_killed(
+    box: Sandbox, tmp_path: Path
+) -> None:
+    """It gives up its GPU; neither daemon's end brings it back, and a release does."""
+    job = trains(box, tmp_path / "job", slip_class="opportunistic", gres="slot:1", epochs=10_000)
+    assert slipstream(box, "park", job, "--why", "a course")
+    until(box, job, lambda: told(box, job).get("phase") == "parked")
+    assert (why(box, job)["reason"], told(box, job)["node_reason"]) == ("parked", "operator")
+    done = told(box, job)["minibatch"]
+    (node,) = why(box, job)["nodes"]
+    for name in ("scheduler", f"coordinator-{node}"):
+        box.kill(name)
+    box.revive()
+    (box.layout.run / "events.sock").unlink(missing_ok=True)
+    assert eventually(lambda: metric(box, "slipstream_links") == 2)
+    until(box, job, lambda: told(box, job).get("phase") == "parked")
+    assert told(box, job)["minibatch"] == done
+    assert slipstream(box, "release", job)
+    until(box, job, lambda: (told(box, job).get("minibatch") or 0) > done)
+    assert "released: an operator asked" in story(box, job)
+    box.run("scancel", job)
+
+
 def test_who_is_not_believed_is_counted(box: Sandbox) -> None:
     """Forged, replayed, redirected, oversized: refused, and the links stay."""
     where = (box.plan().link, str(box.layout.munge_socket))

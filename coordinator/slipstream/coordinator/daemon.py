@@ -68,7 +68,7 @@ class Coordinator:
         """Who owns which GPU, and whether guests may join it."""
         self.reflexes = Reflexes(settings.mode, settings.node_rules)
         self.gangs = Gangs(settings.node)
-        self.orders = Orders(self.reflexes, self.gangs)
+        self.orders = Orders(self.reflexes, self.gangs, settings.run_dir / "parked.json")
         self.switch = Switch(settings.disable_file)
         self.socket = NodeSocket(settings.node_socket, self.answer)
         self.link = Link(settings)

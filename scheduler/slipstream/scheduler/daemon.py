@@ -22,6 +22,7 @@ from typing import IO, TYPE_CHECKING, Final
 
 import uvicorn
 
+from slipstream.core import parking
 from slipstream.core.events import (
     ClusterSeen,
     JobSaved,
@@ -250,6 +251,7 @@ class Daemon:
             try:
                 self._engine.tick()
                 self._orders.switch(off=self._engine.machine.state.switched_off)
+                self._orders.park(parking.by_node(self._engine.machine.state))
                 self._historian.tick()
                 self._copies.tick(self._engine.machine.state)
                 self._engine.counters.runs_written = self._historian.written
