@@ -7,15 +7,42 @@ import contextlib
 import os
 import secrets
 import subprocess
+import tempfile
 import time
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from slipstream.sandbox.daemons import program
 from slipstream.slurm_plugin.munge import Munge, MungeError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
+    from collections.abc import Callable, Iterator
+
+
+@dataclass(frozen=True, slots=True)
+class Hosts:
+    """The scheduler's host, a node's, and one of another realm; `folder` has each one's socket."""
+
+    head: Munge
+    node: Munge
+    foreign: Munge
+    folder: Path
+
+
+@contextlib.contextmanager
+def hosts() -> Iterator[Hosts]:
+    """Two hosts of one realm and one of another, that any user may ask."""
+    key = realm()
+    with tempfile.TemporaryDirectory(prefix="slip-munge-") as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        with (
+            munged(folder / "h", key) as head,
+            munged(folder / "n", key) as node,
+            munged(folder / "f", realm()) as foreign,
+        ):
+            yield Hosts(head, node, foreign, folder)
 
 
 @contextlib.contextmanager
@@ -63,14 +90,21 @@ def realm() -> bytes:
 
 def sealed_as(uid: int, munge: Munge, payload: bytes) -> bytes:
     """What another user seals for root; only root can do that."""
+    return done_as(uid, lambda: munge.seal(payload, 0))
+
+
+def done_as(uid: int, work: Callable[[], bytes]) -> bytes:
+    """What another user gets, in a process of its own."""
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
-        os.setuid(uid)
-        os.write(writer, munge.seal(payload, 0))
-        os._exit(0)
+        try:
+            os.setuid(uid)
+            os.write(writer, work())
+        finally:
+            os._exit(0)
     os.close(writer)
     with os.fdopen(reader, "rb") as answer:
-        credential = answer.read()
+        told = answer.read()
     os.waitpid(child, 0)
-    return credential
+    return told

@@ -4,12 +4,15 @@
 from __future__ import annotations
 
 import contextlib
+import json
+import shlex
 import sys
 import time
 from typing import TYPE_CHECKING
 
 import pytest
 
+from sandbox.jobs import sbatch, wait_for
 from sandbox.test_moves import PATIENCE_S, moved, told, trains
 from sandbox.trainings import slipstream, story, until, why
 from slipstream.sandbox import Sandbox, Shape
@@ -50,7 +53,8 @@ def box(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
     """Two nodes of one GPU, each in its own network; nobody finds the scheduler's event socket."""
     shape = Shape(nodes=2, gpus_per_node=1, racks=1)
     home = tmp_path_factory.mktemp("h")
-    with Sandbox.started(shape, name="hosts", home=home, daemons=True, netns=True) as sandbox:
+    how = {"daemons": True, "netns": True, "enforce": True}
+    with Sandbox.started(shape, name="hosts", home=home, **how) as sandbox:
         (sandbox.layout.run / "events.sock").unlink()
         yield sandbox
 
@@ -123,6 +127,22 @@ def test_what_an_operator_parks_stays_parked_whoever_is_killed(
     until(box, job, lambda: (told(box, job).get("minibatch") or 0) > done)
     assert "released: an operator asked" in story(box, job)
     box.run("scancel", job)
+
+
+def test_commands_work_on_a_host_that_has_no_scheduler(box: Sandbox, tmp_path: Path) -> None:
+    """By the network alone: a job looks at the cluster from its node."""
+    asks = shlex.join([sys.executable, "-m", "slipstream.cli"])
+    where = f"SLIPSTREAM_SCHEDULER={box.plan().link} SLIPSTREAM_RUN_DIR={tmp_path}/none"
+    script = (
+        f"export {where}; {asks} jobs --json && {asks} why $SLURM_JOB_ID && {asks} move 1 --yes"
+    )
+    job = sbatch(box, tmp_path / "out", "--slip-class=guaranteed", "--gres=gpu:1", script=script)
+    wait_for(box, job)
+    told = (tmp_path / "out").read_text()
+    listed, end = json.JSONDecoder().raw_decode(told)
+    assert {one["job"]: one["role"] for one in listed["jobs"]}[job] == "owner"
+    assert f"job {job} (wrap): running, guaranteed owner" in told[end:]
+    assert "from other hosts it can only be asked. Run this there." in told[end:]
 
 
 def test_who_is_not_believed_is_counted(box: Sandbox) -> None:

@@ -113,6 +113,8 @@ def test_what_is_not_there_is_neither_parked_nor_released(one: Machine) -> None:
     assert parking.refusal(one.state, asked(parked=False)) is Reason.NOT_PARKED
     one.handle(trains(minibatch=0))
     assert parking.refusal(one.state, asked()) is Reason.PARKS_ONLY_TRAINING
+    one.handle(replace(trains(), enforces=False))
+    assert parking.refusal(one.state, asked()) is Reason.PARKS_NOT_THERE
 
 
 def test_an_order_for_so_long_ends_by_itself(one: Machine) -> None:

@@ -262,6 +262,7 @@ class Coordinator:
             progress=self.progress(),
             may_use=self.reflexes.told,
             measured=self.measuring.meters,
+            enforces=self.reflexes.enforces,
         )
 
     def scan(self, *, anew: bool = False) -> None:

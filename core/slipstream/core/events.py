@@ -68,6 +68,8 @@ class NodeReported:
     node: str
     gpus: tuple[GpuUse, ...] = ()
     jobs: tuple[Training, ...] = ()
+    enforces: bool = True
+    """Whether it carries out what it decides about shares, memory and turns."""
 
 
 @dataclass(frozen=True, slots=True)

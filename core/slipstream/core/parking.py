@@ -81,6 +81,7 @@ def by_node(state: State) -> dict[str, tuple[int, ...]]:
 
 
 def _against(state: State, record: JobRecord) -> Reason | None:
+    """What the job is, and what its node says of it."""
     assert record.sight is not None  # noqa: S101 (refusal has looked)
     request = state.requests[record.token]
     upgraded = state.upgrades.get(record.key)
@@ -93,8 +94,9 @@ def _against(state: State, record: JobRecord) -> Reason | None:
         return Reason.PARKS_ONE_NODE_ONLY
     report = state.reports.get(record.sight.nodes[0])
     number = str(record.sight.number)
-    there = report is not None and any(job.ref == number and job.minibatch for job in report.jobs)
-    return None if there else Reason.PARKS_ONLY_TRAINING
+    if report is None or not any(job.ref == number and job.minibatch for job in report.jobs):
+        return Reason.PARKS_ONLY_TRAINING
+    return None if report.enforces else Reason.PARKS_NOT_THERE
 
 
 def _release(state: State, key: str, at_s: float, text: str) -> None:

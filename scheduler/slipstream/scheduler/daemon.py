@@ -49,6 +49,7 @@ from slipstream.scheduler.journal import Entry, Journal
 from slipstream.scheduler.journal_codec import JournalError
 from slipstream.scheduler.messages import Discarded, TurnsCalled
 from slipstream.scheduler.orders import Orders
+from slipstream.scheduler.questions import Questions
 from slipstream.scheduler.sink import SinkError
 from slipstream.scheduler.submit_socket import SubmitSocket
 from slipstream.scheduler.watcher import Watcher
@@ -225,8 +226,10 @@ class Daemon:
         servers = []
         if self._door:
             port = door.listen(address(self._settings.listen))
-            servers.append(await reports.serve_hosts(port, self._door))
-            _LOG.info("coordinators of other hosts are heard at %s", self._settings.listen)
+            private = site.read(os.environ).private
+            questions = Questions(app, self._trusted, private=private)
+            servers.append(await reports.serve_hosts(port, self._door, questions))
+            _LOG.info("other hosts are heard at %s", self._settings.listen)
         # Last: who finds this socket finds everything else.
         servers.append(await reports.serve(peers.listen(run_dir / "events.sock", _ROOT_ONLY)))
         end_submissions = submit.serve(peers.listen(run_dir / "submit.sock", _ROOT_ONLY))
