@@ -53,8 +53,9 @@ def box(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
     """Two nodes of one GPU, each in its own network; nobody finds the scheduler's event socket."""
     shape = Shape(nodes=2, gpus_per_node=1, racks=1)
     home = tmp_path_factory.mktemp("h")
-    how = {"daemons": True, "netns": True, "enforce": True}
-    with Sandbox.started(shape, name="hosts", home=home, **how) as sandbox:
+    with Sandbox.started(
+        shape, name="hosts", home=home, daemons=True, netns=True, enforce=True
+    ) as sandbox:
         (sandbox.layout.run / "events.sock").unlink()
         yield sandbox
 
