@@ -89,9 +89,9 @@ def _from_elsewhere(sock: Path, path: str, *, changes: bool) -> tuple[int, bytes
     where = remote.scheduler()
     if where is None:
         raise click.ClickException(
-            f"no scheduler on this host: there is no {sock}. Start it with 'slipstream scheduler "
-            f"run', or say in {remote.DEFAULTS} or the environment where it is: "
-            f"{remote.VARIABLE}=CONTROLLER:6823. Jobs run on without it."
+            f"the scheduler does not answer at {sock}, which is not there; is it running? Jobs run "
+            "on without it. Start it with 'slipstream scheduler run', or say where it is, in "
+            f"{remote.DEFAULTS} or the environment: {remote.VARIABLE}=CONTROLLER:6823"
         )
     if changes:
         raise click.ClickException(
