@@ -17,7 +17,7 @@ from slipstream.sandbox.daemons import program
 from slipstream.slurm_plugin.munge import Munge, MungeError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,21 +90,14 @@ def realm() -> bytes:
 
 def sealed_as(uid: int, munge: Munge, payload: bytes) -> bytes:
     """What another user seals for root; only root can do that."""
-    return done_as(uid, lambda: munge.seal(payload, 0))
-
-
-def done_as(uid: int, work: Callable[[], bytes]) -> bytes:
-    """What another user gets, in a process of its own."""
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
-        try:
-            os.setuid(uid)
-            os.write(writer, work())
-        finally:
-            os._exit(0)
+        os.setuid(uid)
+        os.write(writer, munge.seal(payload, 0))
+        os._exit(0)
     os.close(writer)
     with os.fdopen(reader, "rb") as answer:
-        told = answer.read()
+        credential = answer.read()
     os.waitpid(child, 0)
-    return told
+    return credential
