@@ -309,7 +309,7 @@ static void write_request(spank_t spank, const struct slip_place* place, unsigne
   if (step == SLURM_EXTERN_CONT) strcpy(step_name, "extern");
   snprintf(request, size,
            "v=1 op=start job=%u step=%s uid=%u node=%s task=%u tasks=%u gpus=%u role=%s class=%s "
-           "token=%s%s%s\n",
+           "token=%s waits=1%s%s\n",
            id, step_name, (unsigned)uid, node, place->task, tasks, gpus, job.role, job.class_name,
            job.token, nodes[0] ? " nodes=" : "", nodes);
 }

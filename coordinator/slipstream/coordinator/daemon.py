@@ -155,7 +155,7 @@ class Coordinator:
 
     def _gpus_for(self, seat: Seat, count: int) -> tuple[str, ...]:
         # An owner that started a moment ago may have its GPUs by now: look before choosing.
-        self.scan(anew=True)
+        self.scan()
         self.seats = {job: self._with_owned_gpus(one) for job, one in self.seats.items()}
         self.settle()
         others = {job: one for job, one in self.seats.items() if job != seat.job_id}
@@ -264,9 +264,9 @@ class Coordinator:
             measured=self.measuring.meters,
         )
 
-    def scan(self, *, anew: bool = False) -> None:
+    def scan(self) -> None:
         """Look who runs here, flagged or not, and seat guests that were bound without us."""
-        self.tenants = self._tenants.look(anew=anew)
+        self.tenants = self._tenants.look()
         seats = joining.adopted(self.seats, self.tenants, self._uuids())
         for job in seats.keys() - self.seats.keys():
             _log.info("guest %d was bound by the static table: it is seated as it sits", job)
