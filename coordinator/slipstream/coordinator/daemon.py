@@ -139,6 +139,8 @@ class Coordinator:
         return Answer(self._environment(seat, block, request))
 
     def _seat_for(self, request: Asked, peer: Peer) -> Seat:
+        if request.operation == "block" and request.job_id not in self.seats:
+            self.scan()  # one that the static table has bound is seated as it sits
         known = self.seats.get(request.job_id)
         if known and known.uid != request.uid:
             if peer.uid != 0:

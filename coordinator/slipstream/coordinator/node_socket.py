@@ -85,8 +85,7 @@ class NodeSocket:
                 writer.write(requests.WAIT.encode())
             async with self._one_by_one:
                 await asyncio.sleep(0)  # those that came meanwhile are told that they were heard
-                if reader.at_eof():
-                    raise RequestError("it waits no more")  # and has helped itself
+                _still_there(reader)
                 text = requests.render(self._answer(request, peer))
         except (RequestError, OSError) as error:
             self.refused += 1
@@ -103,6 +102,12 @@ class NodeSocket:
 def _check(request: requests.Request, peer: Peer) -> None:
     if peer.uid not in (0, request.uid):
         raise RequestError(f"uid={request.uid} cannot be asked for by uid {peer.uid}")
+
+
+def _still_there(reader: asyncio.StreamReader) -> None:
+    """Who has hung up has helped itself."""
+    if reader.at_eof():
+        raise RequestError("it waits no more")
 
 
 def peer_of(writer: asyncio.StreamWriter) -> Peer:

@@ -2,7 +2,8 @@
 """What is asked at the node socket and what is answered. Pure: text in, text out.
 
 One line of `key=value` words comes in; lines of `env NAME=value` and `unset NAME` go out, closed by
-`ok`; before all of them `wait`, if the asker knows that word: it came while others are answered. Anything but that closing line makes the asker help itself, so a refusal is simply a sentence.
+`ok`; before all of them `wait`, if the asker knows that word: it came while others are answered.
+Anything but that closing line makes the asker help itself, so a refusal is simply a sentence.
 """
 
 from __future__ import annotations
