@@ -22,7 +22,7 @@ from slipstream.coordinator.seats import Task
 from slipstream.coordinator.tenants import Tenant
 from slipstream.core.classes import JobClass, Role
 from slipstream.core.node.events import NodeJob
-from slipstream.core.node.member import Member, Turn
+from slipstream.core.node.turns import Member, Turn
 from slipstream.scheduler.messages import TurnCalled, TurnsCalled, read_told
 from slipstream.wire import control_block
 from slipstream.wire.control_block import Directive, Phase, Progress, Up

@@ -7,6 +7,7 @@ import pytest
 
 from node_world import World, guest, owner, shared
 from slipstream.core.node.commands import Park, SetShare
+from slipstream.core.node.events import ParkOrdered
 from slipstream.core.node.packing import Packed
 from slipstream.core.node.reasons import NodeReason
 from slipstream.core.node.rules import NodeRules
@@ -31,7 +32,7 @@ def pair(crowded: float, rules: NodeRules | None = None) -> World:
 def test_two_that_hurt_each_other_are_taken_apart_and_take_turns() -> None:
     """Together they do what one does: from then on one trains and the other is parked."""
     world = pair(HURTS).run(20.0)
-    (verdict,) = world.machine.packings()
+    (verdict,) = world.machine.packings.verdicts()
     assert verdict.jobs == (1, 2)
     assert verdict.apart
     assert verdict.total == pytest.approx(1.0, abs=0.04)
@@ -48,10 +49,10 @@ def test_two_that_hurt_each_other_are_taken_apart_and_take_turns() -> None:
 def test_two_that_go_well_together_stay_so() -> None:
     """Nobody is parked, and nobody stands still once it was measured."""
     world = pair(FITS).run(20.0)
-    (verdict,) = world.machine.packings()
+    (verdict,) = world.machine.packings.verdicts()
     assert not verdict.apart
     assert verdict.total == pytest.approx(2 / 1.1, abs=0.05)
-    assert world.machine.packed["a"].stage is Packed.KEPT
+    assert world.machine.packings.by_gpu["a"].stage is Packed.KEPT
     assert [body.share_pct for body in world.bodies.values()] == [100, 100]
     assert not [one for _, one in world.commands if isinstance(one, Park)]
     done = len(world.commands)
@@ -74,7 +75,7 @@ def test_when_one_leaves_the_other_has_the_gpu_for_itself() -> None:
         world.leave(leaves)
         world.run(1.0)
         assert not world.bodies[stays].parked
-        assert not world.machine.packed
+        assert not world.machine.packings.by_gpu
         assert not world.machine.wheel.members
 
 
@@ -84,7 +85,7 @@ def test_a_third_one_means_a_new_trial() -> None:
     world.arrive(guest(3))
     assert not world.machine.wheel.members
     world.run(25.0)
-    (verdict,) = world.machine.packings()
+    (verdict,) = world.machine.packings.verdicts()
     assert verdict.jobs == (1, 2, 3)
     assert verdict.apart
     assert [body.parked for body in world.bodies.values()].count(True) == 2
@@ -94,7 +95,7 @@ def test_an_owner_ends_it() -> None:
     """With an owner the steps decide, for all guests."""
     world = pair(HURTS).run(20.0)
     world.arrive(owner(9))
-    assert not world.machine.packed
+    assert not world.machine.packings.by_gpu
     assert not world.machine.wheel.members
     assert not any(body.asked_to_park_s for body in world.bodies.values())
     assert world.guests_pct("a") == 0
@@ -107,7 +108,7 @@ def test_others_are_not_tried(other: object) -> None:
     world.arrive(guest(1))
     world.arrive(other)  # type: ignore[arg-type]  # of three kinds
     world.run(15.0)
-    assert not world.machine.packings()
+    assert not world.machine.packings.verdicts()
 
 
 def test_one_that_does_not_train_is_waited_for() -> None:
@@ -117,16 +118,31 @@ def test_one_that_does_not_train_is_waited_for() -> None:
     world.arrive(guest(2), loading_s=1e6)
     world.run(60.0)
     assert not world.commands
-    assert world.machine.packed["a"].stage is Packed.WAITING
+    assert world.machine.packings.by_gpu["a"].stage is Packed.WAITING
 
 
 def test_it_is_tried_again_after_an_hour() -> None:
     """What was bad need not stay so."""
     rules = NodeRules(turn_s=TURN_S, forget_pair_s=60.0)
     world = pair(HURTS, rules).run(20.0)
-    assert world.machine.packings()[0].apart
+    assert world.machine.packings.verdicts()[0].apart
     world.crowded = FITS
     world.run(80.0)
-    assert not world.machine.packings()[0].apart
+    assert not world.machine.packings.verdicts()[0].apart
     assert not world.machine.wheel.members
     assert not any(body.parked for body in world.bodies.values())
+
+
+def test_an_operator_who_parks_one_of_them_ends_it() -> None:
+    """The other has the GPU; who was parked by the operator stays so, also if its turn was not."""
+    for parked, stays in ((1, 2), (2, 1)):
+        world = pair(HURTS).run(20.0)
+        world.tell(ParkOrdered(world.now_s, parked, parked=True))
+        world.run(2.0)
+        assert world.bodies[parked].parked
+        assert not world.bodies[stays].parked
+        assert not world.machine.wheel.members
+        world.tell(ParkOrdered(world.now_s, parked, parked=False))
+        world.run(1.0)
+        assert world.machine.packings.by_gpu["a"].jobs == (1, 2)
+        assert not any(body.parked for body in world.bodies.values())

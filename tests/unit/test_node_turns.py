@@ -10,9 +10,9 @@ import pytest
 from node_world import GIB, World, guest, owner, shared
 from slipstream.core.node.commands import Park, Return, Unpark
 from slipstream.core.node.events import JobArrived, TurnCalled, TurnsPassed
-from slipstream.core.node.member import Turn
 from slipstream.core.node.reasons import NodeReason
 from slipstream.core.node.rules import NodeRules
+from slipstream.core.node.turns import Turn
 
 pytestmark = pytest.mark.unit
 

@@ -34,6 +34,7 @@ def event(  # noqa: PLR0913 (one for each that knows something)
     may_use: Callable[[int], Mapping[str, Any]] = lambda _: {},
     measured: Mapping[int, JobMeter] | None = None,
     pairs: Sequence[Mapping[str, Any]] = (),
+    enforces: bool = True,
 ) -> dict[str, Any]:
     """The node as it is now."""
     meters = measured or {}
@@ -43,6 +44,7 @@ def event(  # noqa: PLR0913 (one for each that knows something)
         "v": VERSION,
         "node": node,
         "at_s": at_s,
+        "enforces": enforces,
         "gpus": [
             {
                 "index": gpu.index,

@@ -16,6 +16,7 @@ from slipstream.core.classes import Mode  # noqa: TC001
 from slipstream.core.extending import Wait  # noqa: TC001
 from slipstream.core.moves import Left, Saga  # noqa: TC001
 from slipstream.core.packing import Paired  # noqa: TC001
+from slipstream.core.parking import Parked  # noqa: TC001
 from slipstream.core.records import JobRecord  # noqa: TC001
 from slipstream.core.rules import Rules
 from slipstream.core.sights import (  # noqa: TC001
@@ -71,6 +72,8 @@ class NodeReported:
     jobs: tuple[Training, ...] = ()
     packed: tuple[PackSeen, ...] = ()
     """What guests that share a GPU were measured to do."""
+    enforces: bool = True
+    """Whether it carries out what it decides about shares, memory and turns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +158,18 @@ class ResizeAsked:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ParkAsked:
+    """An operator wants a running job off its GPUs until further notice, or no longer so."""
+
+    at_s: float
+    key: str
+    parked: bool
+    why: str = ""
+    until_s: float | None = None
+    """When that ends by itself."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class JobSaved:
     """A node has saved a job to the shared filesystem, or could not."""
 
@@ -202,6 +217,7 @@ class StateRestored:
     waits: tuple[Wait, ...] = ()
     upgrades: tuple[Upgraded, ...] = ()
     pairs: tuple[Paired, ...] = ()
+    parked: tuple[Parked, ...] = ()
     idle_since_s: float | None = None
 
 
@@ -219,6 +235,7 @@ Event: TypeAlias = (
     | CommandRefused
     | MoveAsked
     | ResizeAsked
+    | ParkAsked
     | JobSaved
     | SchedulerStarted
     | TimerFired

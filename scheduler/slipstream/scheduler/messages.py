@@ -133,6 +133,7 @@ class _Report(msgspec.Struct):
     gpus: list[_Gpu] = []
     jobs: list[_Training] = []
     pairs: list[_Pair] = []
+    enforces: bool = True
     saved: _Saved | None = None
     """If it tells of a job that was saved; then of nothing else."""
     discarded: _Discarded | None = None
@@ -320,7 +321,14 @@ def _report(told: _Report) -> NodeReported:
         for one in told.pairs
         if len(one.jobs) == len(one.rates)
     )
-    return NodeReported(at_s=told.at_s, node=told.node, gpus=gpus, jobs=jobs, packed=packed)
+    return NodeReported(
+        at_s=told.at_s,
+        node=told.node,
+        gpus=gpus,
+        jobs=jobs,
+        packed=packed,
+        enforces=told.enforces,
+    )
 
 
 def _training(job: _Training) -> Training:

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, assert_never
 
-from slipstream.core.classes import JobClass, Role
+from slipstream.core.classes import JobClass
 from slipstream.core.node import events, memory
-from slipstream.core.node.commands import SetCap, SetShare, Unpark
+from slipstream.core.node.commands import Park, SetCap, SetShare, Unpark
 from slipstream.core.node.gpu import ALL_PCT, GpuState, JobState
-from slipstream.core.node.member import Turn
-from slipstream.core.node.packing import Packed, Packing
+from slipstream.core.node.packings import Packings
 from slipstream.core.node.reasons import NodeReason
 from slipstream.core.node.rules import NodeRules
+from slipstream.core.node.turns import Turn
 from slipstream.core.node.wheel import Wheel
 
 if TYPE_CHECKING:
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from slipstream.core.node.commands import NodeCommand
     from slipstream.core.node.events import JobReported, NodeEvent, NodeJob
     from slipstream.core.node.gpu import Limits
-    from slipstream.core.node.packing import PackVerdict
     from slipstream.core.node.pulse import Guarantee, Sample
 
 
@@ -37,9 +36,7 @@ class NodeMachine:
         self.jobs: dict[int, JobState] = {}
         self.gpus: dict[str, GpuState] = {}
         self.wheel = Wheel(self.rules)
-        self.packed: dict[str, Packing] = {}
-        """Guests together on GPUs that nobody owns."""
-        self._retried: list[NodeCommand] = []
+        self.packings = Packings(self.jobs, self.gpus, self.wheel)
 
     def handle(self, event: NodeEvent) -> list[NodeCommand]:  # noqa: C901, PLR0911 (a table)
         """Take in what happened and say what to do."""
@@ -59,13 +56,15 @@ class NodeMachine:
                 return []
             case events.TurnCalled():
                 self.wheel.call(event.job_id, runs=event.runs, returns=event.returns)
+            case events.ParkOrdered():
+                return self._ordered(event)
             case events.TurnsPassed():
                 self.wheel.passed(event.served_s, event.at_s)
             case events.NodeRulesChanged():
                 self.rules = self.wheel.rules = event.rules
                 for gpu in self.gpus.values():
                     gpu.steps = gpu.trials = None
-                    self._try_again(gpu.uuid)
+                    self.packings.try_again(gpu.uuid)
                 return self._turned(event.at_s, self.gpus)
             case _:
                 assert_never(event)
@@ -76,7 +75,7 @@ class NodeMachine:
     def wakes_at_s(self) -> float | None:
         """When it wants a TimerFired; None for never."""
         due = [gpu.wakes_at_s() for gpu in self.gpus.values()]
-        due += [one.due_s for one in self.packed.values()]
+        due.append(self.packings.wakes_at_s())
         due.append(self.wheel.wakes_at_s())
         return min((one for one in due if one is not None), default=None)
 
@@ -85,24 +84,28 @@ class NodeMachine:
 
         None: reports are wanted. Infinity: nothing will change by itself.
         """
-        quiet_s, packing = self.gpus[gpu].quiet_until_s(), self.packed.get(gpu)
-        if packing is None or packing.due_s is None or quiet_s is None:
-            return quiet_s
-        return min(quiet_s, packing.due_s) if packing.is_settled else None
+        quiet = (self.gpus[gpu].quiet_until_s(), self.packings.quiet_until_s(gpu))
+        return None if None in quiet else min(one for one in quiet if one is not None)
 
     def turn_parts(self, gpu: str) -> dict[int, float]:
         """What part of a GPU's time its shared jobs have if nothing changes."""
         return self.wheel.parts(gpu)
 
     def is_parked(self, job_id: int) -> bool:
-        """Whether a job waits for its turn."""
+        """Whether a job waits for its turn, or for an operator."""
         member = self.wheel.members.get(job_id)
-        return member is not None and member.turn is Turn.WAITING
+        return member.turn is Turn.WAITING if member else self.is_ordered_away(job_id)
+
+    def is_ordered_away(self, job_id: int) -> bool:
+        """Whether an operator has parked a job."""
+        return job_id in self.jobs and self.jobs[job_id].ordered_away
 
     def why(self, job_id: int) -> NodeReason:
         """Why a job has what it has."""
         member = self.wheel.members.get(job_id)
         waits = member is not None and member.turn is not Turn.RUNNING
+        if self.jobs[job_id].ordered_away:
+            return NodeReason.OPERATOR
         return member.reason if member and waits else self.jobs[job_id].reason
 
     def guarantees(self) -> list[Guarantee]:
@@ -113,10 +116,6 @@ class NodeMachine:
             if state.job.is_owner or state.job.takes_turns
         )
         return [one for one in found if one]
-
-    def packings(self) -> list[PackVerdict]:
-        """What guests that share a GPU nobody owns were measured to do together."""
-        return [one.verdict for _, one in sorted(self.packed.items()) if one.verdict]
 
     # --- what happened --------------------------------------------------------------------------
 
@@ -134,16 +133,41 @@ class NodeMachine:
         if before == job:
             return []
         touched = {*job.gpus, *(before.gpus if before else ())}
+        released: list[NodeCommand] = []
         if known:
+            if known.job.takes_turns != job.takes_turns or job.is_owner:
+                # It is another kind of job now: what an operator wants of it is asked anew.
+                released = self._ordered(events.ParkOrdered(at_s, job.job_id, parked=False))
             known.job = job
         else:
             self.jobs[job.job_id] = JobState(job)
-        if job.takes_turns or (before and before.gpus == job.gpus and self._is_apart(job.job_id)):
+        if job.takes_turns or (
+            before and before.gpus == job.gpus and self.packings.is_apart(job.job_id)
+        ):
             self.wheel.add(job, at_s)
         else:
             self.wheel.remove(job.job_id)
         self._sit(job.job_id, job.gpus, touched)
-        return self._turned(at_s, touched)
+        return released + self._turned(at_s, touched)
+
+    def _ordered(self, event: events.ParkOrdered) -> list[NodeCommand]:
+        """An operator parks a job, or releases it. Who takes no turns and owns is not parked."""
+        state = self.jobs.get(event.job_id)
+        if state is None or state.ordered_away is event.parked:
+            return []
+        job = state.job
+        if event.parked and (job.is_owner or not job.hooked):
+            return []
+        state.ordered_away = event.parked
+        if job.takes_turns:
+            self.wheel.order(job.job_id, event.at_s, away=event.parked)
+            return self._turned(event.at_s, job.gpus)
+        command = (
+            Park(job.job_id, NodeReason.OPERATOR, job.gang)
+            if event.parked
+            else Unpark(job.job_id, NodeReason.RELEASED, job.gang)
+        )
+        return [command, *self._turned(event.at_s, job.gpus)]
 
     def _left(self, job_id: int, at_s: float) -> list[NodeCommand]:
         state = self.jobs.pop(job_id, None)
@@ -164,7 +188,7 @@ class NodeMachine:
         state = self.jobs.get(told.job_id)
         if state is None:
             return []
-        was_loading = state.is_loading
+        was_loading, was_away = state.is_loading, state.is_away
         before, state.told = state.told, told
         sample = state.pulse.heard(told)
         concerned = [self.gpus[name] for name in state.job.gpus if name in self.gpus]
@@ -172,7 +196,9 @@ class NodeMachine:
         if sample:
             self._sampled(state, sample, concerned, told.at_s)
         turns = told.job_id in self.wheel.members and self.wheel.heard(told)
-        if self._tried(state.job.gpus, told.at_s) or turns:
+        if self.packings.tried(state.job.gpus, told.at_s) or turns:
+            return self._turned(told.at_s, state.job.gpus)
+        if state.is_away != was_away:  # it has left as an operator asked: its place is another's
             return self._turned(told.at_s, state.job.gpus)
         acts = any(gpu.protected == told.job_id for gpu in concerned)
         joins = was_loading != state.is_loading
@@ -191,8 +217,7 @@ class NodeMachine:
         for gpu in concerned:
             if gpu.riders and gpu.protected == job_id:
                 gpu.heard(sample, at_s)
-            if packing := self.packed.get(gpu.uuid):
-                packing.heard(job_id, sample)
+            self.packings.heard(gpu.uuid, job_id, sample)
 
     def _needs(
         self,
@@ -217,7 +242,7 @@ class NodeMachine:
         return grew
 
     def _timer(self, at_s: float) -> list[NodeCommand]:
-        due, tried = self.wheel.wakes_at_s(), self._tried_by_now(at_s)
+        due, tried = self.wheel.wakes_at_s(), self.packings.tried_by_now(at_s)
         if tried or (due is not None and due <= at_s):
             return self._turned(at_s, [*self._due_gpus(at_s), *tried])
         return self._limited([self.gpus[name] for name in self._due_gpus(at_s)], at_s)
@@ -231,82 +256,12 @@ class NodeMachine:
                 found.append(name)
         return found
 
-    # --- guests together --------------------------------------------------------------------------
-
-    def _packable(self, name: str) -> tuple[int, ...]:
-        """Guests that share a GPU nobody owns and can be tried there; none if they are one."""
-        gpu = self.gpus.get(name)
-        there = [self.jobs[job] for job in gpu.jobs] if gpu else []
-        alike = all(
-            one.job.role is Role.GUEST
-            and one.job.hooked
-            and not one.job.takes_turns
-            and len(one.job.gpus) == 1
-            and not one.job.gang
-            for one in there
-        )
-        return tuple(one.job.job_id for one in there) if alike and len(there) > 1 else ()
-
-    def _repacked(self, at_s: float, touched: Iterable[str]) -> list[NodeCommand]:
-        """Who shares a GPU now; who took turns with somebody that has left need not any more."""
-        commands: list[NodeCommand] = []
-        for name in touched:
-            jobs, known = self._packable(name), self.packed.get(name)
-            if known and known.jobs != jobs:
-                del self.packed[name]
-                commands += self._let_go(known)
-            if jobs and name not in self.packed:
-                self.packed[name] = Packing(jobs, self.rules)
-            packing = self.packed.get(name)
-            if packing and packing.stage is Packed.APART:
-                for job in packing.jobs:
-                    self.wheel.add(self.jobs[job].job, at_s, NodeReason.TAKEN_APART)
-        return commands
-
-    def _let_go(self, packing: Packing) -> list[NodeCommand]:
-        members = [(job, self.wheel.members.get(job)) for job in packing.jobs if job in self.jobs]
-        commands: list[NodeCommand] = []
-        for job, member in members:
-            if member and not member.job.takes_turns:
-                self.wheel.remove(job)
-                if member.told_to_park:
-                    commands.append(Unpark(job, NodeReason.NO_OWNER))
-        return commands
-
-    def _tried(self, names: Iterable[str], at_s: float) -> bool:
-        """Whether a trial has gone on."""
-        packings = [self.packed[name] for name in names if name in self.packed]
-        gone_on = [one.advance(at_s, self.jobs) for one in packings]
-        return any(gone_on)
-
-    def _tried_by_now(self, at_s: float) -> list[str]:
-        """Where time alone has brought a trial on, or it is time for another one."""
-        due = [name for name, one in self.packed.items() if one.due_s and one.due_s <= at_s]
-        found = []
-        for name in due:
-            if self.packed[name].is_settled:
-                self._try_again(name)
-                found.append(name)
-            elif self.packed[name].advance(at_s, self.jobs):
-                found.append(name)
-        return found
-
-    def _try_again(self, name: str) -> None:
-        """From the beginning: together, as they were."""
-        if packing := self.packed.get(name):
-            self.packed[name] = Packing(packing.jobs, self.rules, anew=True)
-            self._retried += self._let_go(packing)
-
-    def _is_apart(self, job_id: int) -> bool:
-        return any(one.stage is Packed.APART and job_id in one.jobs for one in self.packed.values())
-
     # --- what to do -----------------------------------------------------------------------------
 
     def _turned(self, at_s: float, touched: Iterable[str] = ()) -> list[NodeCommand]:
         """Turns first: who is on a GPU decides what the others may use of it."""
         names = dict.fromkeys(touched)
-        commands = [*self._retried, *self._repacked(at_s, names)]
-        self._retried = []
+        commands = self.packings.seated(at_s, names)
         if self.wheel.members:
             commands += self.wheel.advance(at_s, self._fit)
         for command in commands:
@@ -339,12 +294,15 @@ class NodeMachine:
         owner = next((one for one in there if one.job.is_owner), None)
         protected = owner or (self.jobs[turn] if turn is not None else None)
         riders = [
-            one.job.job_id
-            for one in there
-            if one is not protected
-            and (one.job.job_id == turn or one.job.job_id not in self.wheel.members)
+            one.job.job_id for one in there if one is not protected and self._rides(one, turn)
         ]
         gpu.seat(protected, riders, self.rules, at_s)
+
+    def _rides(self, one: JobState, turn: int | None) -> bool:
+        """Whether a job that is not protected is on its GPU: `turn` is whose turn it is there."""
+        if one.job.job_id in self.wheel.members:
+            return one.job.job_id == turn
+        return not one.is_away
 
     def _limited(self, gpus: Iterable[GpuState], at_s: float) -> list[NodeCommand]:
         """Shares and caps that have changed; a job on several GPUs has the least of each."""
@@ -354,8 +312,7 @@ class NodeMachine:
         for name in names:
             if name in self.gpus:
                 limits = self.gpus[name].limits(self.jobs, self.rules, at_s)
-                if name in self.packed:
-                    limits = self.packed[name].limited(limits)
+                limits = self.packings.limited(name, limits)
                 for job, limit in limits.items():
                     found.setdefault(job, []).append(limit)
         commands: list[NodeCommand] = []

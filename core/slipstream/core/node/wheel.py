@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 
 from slipstream.core.node.commands import Park, Return, Unpark
 from slipstream.core.node.events import Standing
-from slipstream.core.node.member import Member, Turn
 from slipstream.core.node.reasons import NodeReason
+from slipstream.core.node.turns import Member, Turn
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -46,7 +46,7 @@ class Wheel:
         if known:
             known.job = job
             return
-        least = min((self._had(one, at_s) for one in self.members.values()), default=0.0)
+        least = self._least(at_s)
         self._arrivals += 1
         self.members[job.job_id] = Member(
             job=job,
@@ -56,6 +56,16 @@ class Wheel:
             served_s=least * job.weight,
             since=self._arrivals,
         )
+
+    def order(self, job_id: int, at_s: float, *, away: bool) -> None:
+        """An operator takes a job off the wheel, or puts it back: as one that has just come."""
+        member = self.members[job_id]
+        if not away:
+            member.served_s = max(member.served_s, self._least(at_s) * member.job.weight)
+        member.ordered_away = away
+
+    def _least(self, at_s: float) -> float:
+        return min((self._had(one, at_s) for one in self._in_it()), default=0.0)
 
     def remove(self, job_id: int) -> None:
         """It has ended."""
@@ -125,7 +135,7 @@ class Wheel:
     def wakes_at_s(self) -> float | None:
         """When time alone changes something."""
         leaving = (one for one in self.members.values() if one.turn is Turn.PARKING)
-        due = [one.ends_at_s for one in leaving if not one.has_stopped]
+        due = [one.ends_at_s for one in leaving if not one.has_stopped and not one.is_out]
         if self._is_contended():
             for one in self.members.values():
                 if one.turn is Turn.RUNNING:
@@ -144,7 +154,7 @@ class Wheel:
 
     def parts(self, gpu: str) -> dict[int, float]:
         """What part of a GPU's time each job has, if nothing changes."""
-        there = [one for one in self.members.values() if gpu in one.job.gpus]
+        there = [one for one in self.members.values() if gpu in one.job.gpus and not one.is_out]
         top = max((one.job.priority for one in there), default=0)
         whole = sum(one.job.weight for one in there if one.job.priority == top)
         return {
@@ -159,7 +169,7 @@ class Wheel:
         taken: set[str] = set()
         chosen: list[int] = []
         ranked = sorted(
-            (one for one in self.members.values() if one.job.leads or one.called),
+            (one for one in self._in_it() if one.job.leads or one.called),
             key=lambda one: self._rank(one, at_s, ahead_s),
         )
         for member in ranked:
@@ -190,7 +200,10 @@ class Wheel:
 
     def _is_contended(self) -> bool:
         """Whether anybody waits for a GPU that another has."""
-        return any(one.turn is Turn.WAITING and one.ready for one in self.members.values())
+        return any(one.turn is Turn.WAITING and one.ready for one in self._in_it())
+
+    def _in_it(self) -> list[Member]:
+        return [one for one in self.members.values() if not one.is_out]
 
     def _in_order(self) -> list[Member]:
         return sorted(self.members.values(), key=lambda one: one.job.job_id)
@@ -286,6 +299,8 @@ class Wheel:
 
     def _was_passed_over(self, member: Member) -> bool:
         """Whether it has come back, and another has the turn: its memory is in the way."""
+        if member.is_out:
+            return member.returns
         if not member.job.leads:
             return member.returns and not (member.called or member.called_back)
         gpus = set(member.job.gpus)
@@ -297,7 +312,7 @@ class Wheel:
         return member.returns and bool(running) and not any(one.next_is_called for one in running)
 
     def _is_overdue(self, member: Member, at_s: float) -> bool:
-        leaving = member.turn is Turn.PARKING and not member.has_stopped
+        leaving = member.turn is Turn.PARKING and not member.has_stopped and not member.is_out
         return leaving and at_s >= member.ends_at_s
 
     def _give_up(self, member: Member, at_s: float) -> NodeCommand:
@@ -345,11 +360,13 @@ class Wheel:
         wanted = set(gpus)
         return [
             one
-            for one in self.members.values()
+            for one in self._in_it()
             if one.turn is Turn.WAITING and not wanted.isdisjoint(one.job.gpus)
         ]
 
     def _why_waiting(self, member: Member) -> NodeReason:
+        if member.is_out:
+            return NodeReason.OPERATOR
         for gpu in member.job.gpus:
             other = self.has_turn(gpu)
             if other is not None and self.members[other].job.priority > member.job.priority:

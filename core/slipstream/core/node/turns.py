@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A job that takes turns, as the wheel keeps it."""
+"""Where a shared job is in its turns; who turns the wheel is in `wheel`."""
 
 from __future__ import annotations
 
@@ -48,6 +48,8 @@ class Member:
     """By the node that leads it: it runs,"""
     called_back: bool = False
     """or is next, and should be there by then."""
+    ordered_away: bool = False
+    """By an operator."""
     told_to_park: bool = False
     returns: bool = False
     """It was told to come back before its turn,"""
@@ -59,6 +61,11 @@ class Member:
     """Who comes after this turn has been seen to."""
     since: int = 0
     """In which order they came: a node may see job numbers in any."""
+
+    @property
+    def is_out(self) -> bool:
+        """Whether it takes no turns for now; of a gang the node that leads decides that, too."""
+        return self.ordered_away and self.job.leads
 
     @property
     def had(self) -> float:
