@@ -110,9 +110,9 @@ def test_the_page_of_operations_has_each_state_a_job_can_be_in() -> None:
     """Phases in the queue and on a node, stages of a move, and every reason with its sentence."""
     text = (ROOT / "docs" / "operations.md").read_text()
     states = {*Phase, *Stage, *Reason, *(one.name.lower() for one in NodePhase)}
-    asked_only = {one for one in Reason if one.name.startswith(("MOVES_", "MOVED_"))}
-    asked_only |= {Reason.NOT_RESTORABLE, Reason.NOT_ELASTIC, Reason.HAS_THAT_SIZE, Reason.MOVING}
-    asked_only.add(Reason.NEVER_ARRIVED)  # of the phase `lost`
+    # Answers to who asks for a move, a size or a park; and the reason of the phase `lost`.
+    answers = ("MOVES_", "MOVED_", "PARKS_", "HAS_", "NOT_R", "NOT_E", "NOT_P", "NEVER_", "MOVING")
+    asked_only = {one for one in Reason if one.name.startswith(answers)}
     missing = [str(one) for one in states - asked_only if f"`{one}`" not in text]
     assert not sorted(missing)
     for reason in NodeReason:
