@@ -7,7 +7,7 @@ import pytest
 
 from node_world import World, guest, owner, shared
 from slipstream.core.node.commands import Park, SetShare
-from slipstream.core.node.events import ParkOrdered
+from slipstream.core.node.events import JobArrived, ParkOrdered
 from slipstream.core.node.packing import Packed
 from slipstream.core.node.reasons import NodeReason
 from slipstream.core.node.rules import NodeRules
@@ -146,3 +146,18 @@ def test_an_operator_who_parks_one_of_them_ends_it() -> None:
         world.run(1.0)
         assert world.machine.packings.by_gpu["a"].jobs == (1, 2)
         assert not any(body.parked for body in world.bodies.values())
+
+
+@pytest.mark.parametrize("becomes", ["elsewhere", "owner"])
+def test_one_that_becomes_something_else_goes_on(becomes: str) -> None:
+    """Re-bound to another GPU, or the owner of this one: whoever was parked for turns is not."""
+    for job in (1, 2):
+        world = pair(HURTS).run(20.0)
+        world.gpus("b")
+        other = guest(job, "b") if becomes == "elsewhere" else owner(job)
+        world.bodies[job].job = other
+        world.tell(JobArrived(world.now_s, other))
+        world.run(1.0)
+        assert not any(body.parked for body in world.bodies.values())
+        assert not world.machine.wheel.members
+        assert not world.machine.packings.by_gpu

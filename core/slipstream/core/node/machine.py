@@ -141,11 +141,9 @@ class NodeMachine:
             known.job = job
         else:
             self.jobs[job.job_id] = JobState(job)
-        if job.takes_turns or (
-            before and before.gpus == job.gpus and self.packings.is_apart(job.job_id)
-        ):
+        if job.takes_turns:
             self.wheel.add(job, at_s)
-        else:
+        elif not self.packings.is_apart(job.job_id):  # else they are let go of, where that is over
             self.wheel.remove(job.job_id)
         self._sit(job.job_id, job.gpus, touched)
         return released + self._turned(at_s, touched)
