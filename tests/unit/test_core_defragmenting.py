@@ -10,7 +10,7 @@ import pytest
 from core_world import RULES, holds, looked, node, request, sight
 from slipstream.core.classes import JobClass, Mode
 from slipstream.core.commands import Command, Save
-from slipstream.core.events import ClusterSeen, NodeReported, TimerFired
+from slipstream.core.events import ClusterSeen, NodeReported, RulesChanged, TimerFired
 from slipstream.core.machine import Machine
 from slipstream.core.sights import Request, Training
 
@@ -37,6 +37,18 @@ def holes(*, restorable: bool = True, mode: Mode = Mode.ENFORCE, first: int = 1)
 def large(number: int = 7, gpus: int = 2) -> Request:
     """One that needs two GPUs of a node."""
     return replace(request(number, gpus=gpus), job_class=JobClass.GUARANTEED)
+
+
+def test_nobody_moves_for_a_job_that_its_quota_keeps_back() -> None:
+    """Its account owns nothing: an empty node would be of no use to it."""
+    one = holes()
+    one.handle(RulesChanged(2.7, replace(ENFORCE, shares=(("lab", 1.0),))))
+    asked = replace(large(), account="shop")
+    other = replace(large(8, gpus=1), account="shop")
+    held = replace(holds("9", other, 1), account="shop", number=9)
+    full = node("n1", gpus=2, used=2)
+    one.handle(looked(2.8, held, nodes=(full,)))
+    assert saved(one.handle(looked(3.0, sight("7", asked)))) == []
 
 
 def saved(commands: list[Command]) -> list[str]:

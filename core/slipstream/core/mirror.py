@@ -104,11 +104,8 @@ class Mirror:
         self._topology: Topology | None = None
         self._pairs: tuple[Paired, ...] = ()
         self._wires = Wires()
-
-    @property
-    def families(self) -> frozenset[str]:
-        """Of those it is known what they do together with others."""
-        return frozenset(name for one in self._pairs for name in one.families)
+        self.families: frozenset[str] = frozenset()
+        """Of these it is known what they do together with others."""
 
     def look(self, state: State, at_s: float) -> None:
         """Begin a round: promises are taken back, what was seen is told."""
@@ -123,6 +120,7 @@ class Mirror:
             self._tell(events.RacksRead(at_s, state.topology))
         if (pairs := tuple(state.pairs.values())) != self._pairs:
             self._pairs = pairs
+            self.families = frozenset(name for one in pairs for name in one.families)
             told = tuple((*one.families, one.total, one.at_s) for one in pairs)
             self._tell(events.PairsRemembered(at_s, told))
         reports = state.fresh_reports(at_s)

@@ -27,6 +27,7 @@ from slipstream.core.reasons import Reason
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from slipstream.core.cluster.asks import Ask
     from slipstream.core.cluster.commands import ClusterCommand
     from slipstream.core.cluster.events import ClusterEvent
     from slipstream.core.cluster.jobs import Job
@@ -81,7 +82,7 @@ class Brain(Floor):
             case events.JobCame():
                 self._job_came(event)
             case events.RoomWanted():
-                self._mover.room_for(self.imagined(event.ask))
+                self._make_room(event.ask)
             case events.JobLeft():
                 self._job_left(event.ref)
             case events.JobProfiled():
@@ -150,6 +151,13 @@ class Brain(Floor):
             self._mover.leave(node)
         if not waiting:
             self._mover.after(looked_at)
+
+    def _make_room(self, ask: Ask) -> None:
+        """Have a node emptied for such a job, if its tenant may own so much."""
+        job = self.imagined(ask)
+        free = ask.job_class is JobClass.SHARED or not self.rules.has(Rule.QUOTAS)
+        if free or self.tenants.may_own(job):
+            self._mover.room_for(job)
 
     def _job_left(self, ref: str) -> None:
         job = self.jobs.pop(ref, None)
