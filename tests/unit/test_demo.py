@@ -11,6 +11,7 @@ import pytest
 from demo import report
 from demo.comparison import NO_THROTTLE, Comparison
 from demo.results import JobRun, Results
+from demo.scene import SceneResult, Span
 from demo.watch import guest_places, minibatch_ms
 from demo.workload import JOBS, SHAPE
 from progress import Report
@@ -141,6 +142,30 @@ def test_the_report_is_one_page_that_needs_nothing_else(tmp_path: Path) -> None:
     assert 'src="http' not in page
     assert 'href="http' not in page
     assert (tmp_path / "out/overview.svg").read_text().startswith("<?xml")
+
+
+def test_turns_and_the_move_are_in_the_report(tmp_path: Path) -> None:
+    """A picture of their own, the story and the words of `why`; nothing of it is taken for HTML."""
+    seen = SceneResult(
+        spans=[
+            Span("turns-one", "n1", "training", 0.0, 4.0),
+            Span("turns-two", "n1", "parked", 0.0, 4.0),
+            Span("turns-two", "n2", "training", 8.0, 9.0),
+        ],
+        turns=5,
+        story=["moves to n2: <an operator> asked", "moved, 3.8 s in all"],
+        moved="turns-two",
+        move_s=3.8,
+        why="job 2 (turns-two): running",
+    )
+    assert seen.is_complete
+    assert not replace(seen, move_s=None).is_complete
+    report.write(both(), tmp_path / "out/report.html", seen)
+    page = (tmp_path / "out/report.html").read_text()
+    assert page.count("<svg") == 2
+    assert "moves to n2: &lt;an operator&gt; asked" in page
+    assert "job 2 (turns-two): running" in page
+    assert (tmp_path / "out/live.svg").read_text().startswith("<?xml")
 
 
 def test_there_are_more_jobs_than_gpus_and_they_fit_four_minutes() -> None:
