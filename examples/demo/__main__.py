@@ -83,7 +83,9 @@ def _live(out: Path, console: Console) -> SceneResult:
     begun_s = time.monotonic()
 
     def say(line: str) -> None:
-        console.print(f"  {time.monotonic() - begun_s:4.0f} s  {line}", highlight=False)
+        console.print(
+            f"  {time.monotonic() - begun_s:4.0f} s  {line}", highlight=False, markup=False
+        )
 
     with Sandbox.started(
         scene.SHAPE,
