@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 import torch
 
+from slipstream.torch_hooks import native_objects
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -92,8 +94,12 @@ def instances(kind: type[T]) -> Iterator[T]:
     while fresh:
         fresh = [child for parent in fresh for child in type.__subclasses__(parent)]
         kinds.update(fresh)
+    things = gc.get_objects()
+    found = native_objects.of_types(things, kinds)
+    if found is not None:
+        return (things[at] for at in found)
     # By type, not isinstance: that would ask each object for its class, and run the user's code.
-    return (thing for thing in gc.get_objects() if type(thing) in kinds)
+    return (thing for thing in things if type(thing) in kinds)
 
 
 def storage_of(tensor: Tensor) -> UntypedStorage | None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from slipstream.torch_hooks.checkpoint import checksums, generations, ramdisk
-from slipstream.torch_hooks.checkpoint.copying import copy
+from slipstream.torch_hooks.copying import copy
 from slipstream.torch_hooks.checkpoint.encoding import Decoder, placed, storages_of
 from slipstream.torch_hooks.checkpoint.errors import DamagedError
 

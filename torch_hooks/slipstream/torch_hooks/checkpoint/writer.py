@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from slipstream.torch_hooks.checkpoint import checksums, generations
-from slipstream.torch_hooks.checkpoint.copying import copy
+from slipstream.torch_hooks.copying import copy
 from slipstream.torch_hooks.checkpoint.ramdisk import MappedFile
 
 if TYPE_CHECKING:
