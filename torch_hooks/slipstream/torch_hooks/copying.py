@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from slipstream.torch_hooks import native
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
 HUGE_PAGE_BYTES = 2 << 20
 _MOST_THREADS = 4
@@ -33,14 +33,27 @@ class Piece(NamedTuple):
     count: int
 
 
-class _Native(ctypes.Structure):
-    """A piece as native code has it."""
+class _Piece(ctypes.Structure):
+    """The same for native code."""
 
     _fields_ = (
         ("target", ctypes.c_void_p),
         ("source", ctypes.c_void_p),
         ("count", ctypes.c_size_t),
         ("fresh_page", ctypes.c_void_p),
+    )
+
+
+class _Checked(ctypes.Structure):
+    """Memory with a checksum of its own."""
+
+    checksum: int
+    _fields_ = (
+        ("begin", ctypes.c_void_p),
+        ("count", ctypes.c_size_t),
+        ("pieces", ctypes.c_void_p),
+        ("piece_count", ctypes.c_size_t),
+        ("checksum", ctypes.c_uint64),
     )
 
 
@@ -58,19 +71,75 @@ def copy_all(pieces: Sequence[Piece], *, fresh: bool = False) -> None:
         for piece in pieces:
             copy(*piece)
         return
-    blocks = [
-        _Native(*block, page if page in huge else None)
-        for piece in pieces
-        for page, block in _blocks(piece)
-    ]
-    table = (_Native * len(blocks))(*blocks)
+    blocks = _table(pieces, huge)
     total = sum(piece.count for piece in pieces)
-    library.slip_copy_all(table, len(blocks), threads() if total >= _WORTH_THREADS_BYTES else 1)
+    library.slip_copy_all(blocks, len(blocks), threads() if total >= _WORTH_THREADS_BYTES else 1)
+
+
+def checked_copies(areas: Sequence[tuple[int, int]], pieces: Sequence[Piece]) -> list[int]:
+    """Copy to memory that nobody has used yet, and say the CRC-32C of areas that are copied from.
+
+    Args:
+        areas: addresses and sizes, in order and side by side.
+        pieces: copies of what lies in them, no byte twice.
+
+    Raises:
+        NativeError: that takes native code.
+    """
+    library = native.load()
+    huge = _ask_for_huge_pages(pieces)
+    parts = _split(areas, sorted(pieces, key=lambda piece: piece.source))
+    tables = [_table(part, huge) for part in parts]
+    table = (_Checked * len(areas))(
+        *(
+            _Checked(begin, count, ctypes.addressof(blocks), len(blocks), 0)
+            for (begin, count), blocks in zip(areas, tables)  # noqa: B905 (Python 3.9)
+        )
+    )
+    library.slip_check_all(table, len(table), threads())
+    return [one.checksum for one in table]
 
 
 def threads() -> int:
     """How many threads copy."""
     return min(_MOST_THREADS, len(os.sched_getaffinity(0)))
+
+
+def _split(areas: Iterable[tuple[int, int]], pieces: Iterable[Piece]) -> list[list[Piece]]:
+    """What is copied from each area, cut where one ends."""
+    parts = []
+    rest = list(reversed(list(pieces)))
+    for begin, count in areas:
+        part = []
+        while rest and rest[-1].source < begin + count:
+            piece = rest.pop()
+            here = min(piece.count, begin + count - piece.source)
+            part.append(piece._replace(count=here))
+            if here < piece.count:
+                rest.append(Piece(piece.target + here, piece.source + here, piece.count - here))
+        parts.append(part)
+    return parts
+
+
+def _table(pieces: Iterable[Piece], huge: frozenset[int]) -> ctypes.Array[_Piece]:
+    """For native code, cut where huge pages begin."""
+    blocks = [
+        _Piece(*block, page if page in huge else None)
+        for piece in pieces
+        for page, block in _blocks(piece)
+    ]
+    return (_Piece * len(blocks))(*blocks)
+
+
+def _blocks(piece: Piece) -> Iterator[tuple[int, Piece]]:
+    """Each with the place where its huge page begins."""
+    at = 0
+    while at < piece.count:
+        target = piece.target + at
+        page = target // HUGE_PAGE_BYTES * HUGE_PAGE_BYTES
+        count = min(piece.count - at, page + HUGE_PAGE_BYTES - target)
+        yield page, Piece(target, piece.source + at, count)
+        at += count
 
 
 def _ask_for_huge_pages(pieces: Sequence[Piece]) -> frozenset[int]:
@@ -100,17 +169,6 @@ def _ranges(pieces: Sequence[Piece]) -> Iterator[tuple[int, int]]:
         end = max(end, last)
     if end:
         yield begin, end
-
-
-def _blocks(piece: Piece) -> Iterator[tuple[int, Piece]]:
-    """The piece cut where huge pages begin, and where that is."""
-    at = 0
-    while at < piece.count:
-        target = piece.target + at
-        page = target // HUGE_PAGE_BYTES * HUGE_PAGE_BYTES
-        count = min(piece.count - at, page + HUGE_PAGE_BYTES - target)
-        yield page, Piece(target, piece.source + at, count)
-        at += count
 
 
 @functools.cache

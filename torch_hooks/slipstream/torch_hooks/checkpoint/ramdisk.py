@@ -14,7 +14,7 @@ from pathlib import Path
 
 from slipstream.torch_hooks.checkpoint.errors import CheckpointError
 
-HUGE_PAGES, POPULATE_READ, POPULATE_WRITE = 14, 22, 23  # MADV_…, the last two since Linux 5.14
+POPULATE_WRITE = 23  # MADV_…, since Linux 5.14
 _MARGIN_BYTES = 64 << 20
 """What a job must have left beside its checkpoint."""
 
