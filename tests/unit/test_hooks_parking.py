@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 import mmap
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -179,6 +180,22 @@ def test_tensors_are_the_same_whoever_looks_for_them(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(native_objects, "of_types", lambda *_: None)
     assert {id(one) for one in storages.instances(torch.Tensor)} == natively
     assert {id(one) for one in storages.instances(Odd)} == {id(odd)}
+
+
+def test_what_the_collector_was_told_to_leave_alone_is_parked_too() -> None:
+    """Programs call gc.freeze() for speed; their model is on the device all the same."""
+    tensor = torch.ones(1000)
+    parking, device = Parking(), devices.Cpu()
+    gc.freeze()
+    try:
+        frozen = gc.get_freeze_count()
+        parking.empty(device)
+        assert tensor.untyped_storage().nbytes() == 0
+        assert parking.fill(device)
+        assert gc.get_freeze_count() >= frozen // 2, "it is left alone as before"
+    finally:
+        gc.unfreeze()
+    assert torch.equal(tensor, torch.ones(1000))
 
 
 def test_a_class_of_the_users_is_parked_like_any_tensor() -> None:
