@@ -6,7 +6,8 @@
 
 Root makes folders directly below folders of its own, and never looks into those of a user: what is
 in them is carried by a process of the user's. The ramdisk is made so small at any moment that the
-node keeps a floor of free memory; who asks for more than it has is refused before it has written.
+node keeps a floor of free memory; who asks for more than it has is refused before it has written,
+and writes to the durable folder instead, by itself.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ _log = logging.getLogger(__name__)
 
 CHECKPOINT_VARIABLE: Final = "SLIPSTREAM_CHECKPOINT_DIR"
 DURABLE_VARIABLE: Final = "SLIPSTREAM_DURABLE_DIR"
+FLOOR_VARIABLE: Final = "SLIPSTREAM_MEMORY_FLOOR_MIB"
 _RUN_CARRY: Final = f"""
 import runpy, sys
 sys.path.insert(0, {str(Path(slipstream.wire.__file__).parents[2])!r})
@@ -60,6 +62,8 @@ class Carried:
     bytes_carried: int = 0
     seconds: float = 0.0
     problem: str = ""
+    spilled: bool = False
+    """Whether its training found no room on the ramdisk, and wrote it to the shared filesystem."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +85,8 @@ class Checkpoints:
     room_bytes: int
     problem: str = ""
     """Why there is no ramdisk of our own; then the folder is on whatever the run directory is."""
+    spilled: int = 0
+    """Checkpoints that found no room here."""
     _carriers: dict[int, subprocess.Popen[str]] = field(default_factory=dict)
     _removers: dict[tuple[int, str], subprocess.Popen[str]] = field(default_factory=dict)
     _given_up: dict[int, str] = field(default_factory=dict)
@@ -133,7 +139,7 @@ class Checkpoints:
             _log.error("job %d cannot be saved: %s", seat.job_id, error)
             return {}
         self._left_at_s.pop(folder, None)
-        told = {CHECKPOINT_VARIABLE: str(folder)}
+        told = {CHECKPOINT_VARIABLE: str(folder), FLOOR_VARIABLE: str(self.floor_bytes >> 20)}
         if self.durable:
             told[DURABLE_VARIABLE] = str(self.durable / str(seat.uid) / name)
         return told
@@ -176,6 +182,9 @@ class Checkpoints:
         for job, carrier in ended.items():
             del self._carriers[job]
             outcome, problem = _outcome(job, carrier), self._given_up.pop(job, "")
+            self.spilled += outcome.spilled
+            if outcome.spilled:
+                _log.warning("the ramdisk had no room: job %d is on the shared filesystem", job)
             told.append(
                 replace(outcome, problem=problem) if outcome.problem and problem else outcome
             )
@@ -226,12 +235,17 @@ class Checkpoints:
                 # Safe though the user may change what is in it meanwhile: links are not followed.
                 shutil.rmtree(folder, ignore_errors=True)
 
+    def room(self) -> tuple[int, int]:
+        """How much the ramdisk holds and may hold, in bytes; two zeros if there is none."""
+        try:
+            disk = os.statvfs(self.ramdisk)
+        except OSError:
+            return 0, 0
+        return (disk.f_blocks - disk.f_bfree) * disk.f_frsize, disk.f_blocks * disk.f_frsize
+
     def _size(self) -> int:
         """What is in it, and what the node has beyond the floor; never more than was allowed."""
-        used = 0
-        if self.ramdisk.is_mount():
-            disk = os.statvfs(self.ramdisk)
-            used = (disk.f_blocks - disk.f_bfree) * disk.f_frsize
+        used = self.room()[0] if self.ramdisk.is_mount() else 0
         spare = max(0, _available_bytes() - self.floor_bytes)
         # Never 0, which would mean without a limit, and never less than it holds.
         return max(used + os.sysconf("SC_PAGESIZE"), min(used + spare, self.room_bytes))
@@ -296,7 +310,8 @@ def _outcome(job_id: int, carrier: subprocess.Popen[str]) -> Carried:
         return Carried(job_id, problem=problem)
     try:
         told = json.loads(out)
-        return Carried(job_id, int(told["bytes"]), float(told["seconds"]))
+        size, seconds = int(told["bytes"]), float(told["seconds"])
+        return Carried(job_id, size, seconds, spilled=bool(told["spilled"]))
     except (KeyError, TypeError, ValueError) as error:  # it was a process of the user's
         _log.warning("the carrier of job %d said %.200r: %r", job_id, out, error)
         return Carried(job_id, problem="its carrier's answer was not understood")

@@ -119,6 +119,7 @@ class Saver:
                     problem=one.problem,
                     bytes_carried=one.bytes_carried,
                     seconds=one.seconds,
+                    spilled=one.spilled,
                 )
         for gone in self._coordinator.checkpoints.discarded():
             self._tell("discarded", job_id=gone.job_id, token=gone.token, problem=gone.problem)

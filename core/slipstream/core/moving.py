@@ -163,7 +163,9 @@ def saved(state: State, event: JobSaved) -> list[Command]:
     left = state.left.get(move.key) or Left(number=move.number)  # of an older journal
     state.left[move.key] = replace(left, at_s=event.at_s, nodes=move.origin)
     size = event.bytes_carried / 1e6
-    _tell(state, move.key, event.at_s, f"saved, {size:.0f} MB in {event.seconds:.1f} s: requeued")
+    how = " (no room on the ramdisk)" if event.spilled else ""
+    text = f"saved, {size:.0f} MB in {event.seconds:.1f} s{how}: requeued"
+    _tell(state, move.key, event.at_s, text)
     return [_order(state.moves[move.key])]
 
 

@@ -104,6 +104,7 @@ class _Saved(msgspec.Struct):
     bytes_carried: int = 0
     seconds: float = 0.0
     problem: str = ""
+    spilled: bool = False
 
 
 class _Discarded(msgspec.Struct):
@@ -280,6 +281,7 @@ def read_told(line: bytes) -> Told | Listening:
         bytes_carried=told.saved.bytes_carried,
         seconds=told.saved.seconds,
         problem=told.saved.problem,
+        spilled=told.saved.spilled,
     )
 
 
