@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from checkpoint_rig import FIRST, FOURTH, SECOND, THIRD, Training, equal
-from slipstream.torch_hooks.checkpoint import carry, generations, ramdisk
+from slipstream.torch_hooks.checkpoint import carry, checksums, generations, ramdisk
 from slipstream.torch_hooks.checkpoint import spill as spilling
 from slipstream.torch_hooks.checkpoint.errors import CheckpointError
 from slipstream.torch_hooks.checkpoint.generations import Shard
@@ -101,7 +101,7 @@ def test_what_finds_no_room_is_written_to_the_shared_filesystem(place: Place) ->
 
 def test_storages_across_pieces_come_back(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """A piece holds the end of one storage, what is between and the beginning of the next."""
-    monkeypatch.setattr(spilling.checksums, "PIECE_BYTES", 4096 + 64)
+    monkeypatch.setattr(checksums, "PIECE_BYTES", 4096 + 64)
     place.training = Training(width=48)
     place.full = True
     numbers = place.save(FIRST)

@@ -28,6 +28,7 @@ from slipstream.core.events import (
     NodeReported,
     RulesChanged,
     SchedulerStarted,
+    SlurmFound,
 )
 from slipstream.core.machine import Machine
 from slipstream.estimator.learner import Learner
@@ -41,6 +42,7 @@ from slipstream.scheduler.dashboard.site import Dashboard
 from slipstream.scheduler.enactor import Deeds, Enactor
 from slipstream.scheduler.engine import Engine
 from slipstream.scheduler.event_socket import EventSocket
+from slipstream.scheduler.guard import GuardedRunner
 from slipstream.scheduler.hands import Hands
 from slipstream.scheduler.historian import Historian
 from slipstream.scheduler.hold_sink import HoldSink
@@ -54,6 +56,7 @@ from slipstream.scheduler.watcher import Watcher
 from slipstream.slurm_plugin import CliSlurm, Poller, link, site
 from slipstream.slurm_plugin.link import address
 from slipstream.slurm_plugin.munge import Munge, MungeError
+from slipstream.slurm_plugin.run import SubprocessRunner
 from slipstream.slurm_plugin.wrapper_sign import WrapperSign
 from slipstream.wire.supervisor import Supervisor
 
@@ -98,7 +101,8 @@ def run(settings: Settings) -> int:
     sys.setswitchinterval(_TURN_OF_A_THREAD_S)
     try:
         with _alone(settings.run_dir):
-            return asyncio.run(Daemon(settings, CliSlurm()).serve())
+            guard = GuardedRunner(SubprocessRunner())
+            return asyncio.run(Daemon(settings, CliSlurm(), guard).serve())
     except (StartError, JournalError, SinkError, OSError, sqlite3.Error) as error:
         _LOG.critical("cannot run: %s", error)
         return 1
@@ -125,9 +129,19 @@ class _Ending:
 
 
 class Daemon:
-    """All parts, tied together."""
+    """All parts, tied together.
 
-    def __init__(self, settings: Settings, slurm: Slurm) -> None:
+    Args:
+        settings: what it was told.
+        slurm: who is asked, and changes jobs.
+        guard: in place of that, runs the commands that change jobs.
+    """
+
+    def __init__(
+        self, settings: Settings, slurm: Slurm, guard: GuardedRunner | None = None
+    ) -> None:
+        self._guard = guard
+        acting = CliSlurm(guard) if guard else slurm
         settings.state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._settings = settings
         self._journal = Journal(settings.state_dir / JOURNAL)
@@ -139,7 +153,7 @@ class Daemon:
         sign = WrapperSign(board, peers.uid_named(settings.slurm_user))
         self._held_at = (-math.inf, False)
         self._choice = Choice(settings.carrier, sign.is_given)
-        self._hold = HoldSink(slurm, self._poller, settings.lease_s, self._holds)
+        self._hold = HoldSink(acting, self._poller, settings.lease_s, self._holds)
         sinks: list[AdviceSink] = [self._hold]
         if settings.carrier is Carrier.HOLD:
             board.unlink(missing_ok=True)  # a wrapper must not follow what nobody says any more
@@ -152,7 +166,7 @@ class Daemon:
             Carriers(*sinks),
             self._tell,
             self._journal_failed,
-            Deeds(self._orders, Hands(slurm, self._poller.nudge, alone=self._hold.alone)),
+            Deeds(self._orders, Hands(acting, self._poller.nudge, alone=self._hold.alone)),
         )
         self._engine = Engine(
             machine,
@@ -254,6 +268,8 @@ class Daemon:
                 self._copies.tick(self._engine.machine.state)
                 self._engine.counters.runs_written = self._historian.written
                 self._engine.counters.runs_lost = self._historian.failures
+                if self._guard:
+                    self._engine.counters.breaker = self._guard.breaker
             except Exception:  # noqa: BLE001 (a bug of ours must not end all timers)
                 _LOG.exception("a tick failed")
                 self._engine.counters.machine_errors += 1
@@ -302,6 +318,8 @@ class Daemon:
     def _take_all(self, events: Sequence[Event]) -> None:
         self._engine.take_all(events)
         for event in events:
+            if isinstance(event, SlurmFound) and self._guard:
+                self._guard.found()
             if isinstance(event, ClusterSeen):
                 self._historian.seen(event)
                 self._copies.seen()

@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A controller that does not answer is left alone for a while, then asked once."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+
+from slipstream.core.breaker import FAILURES, FIRST_S, LONGEST_S, TRIAL_S, Breaker
+from slipstream.scheduler.guard import GuardedRunner
+from slipstream.slurm_plugin import CliSlurm
+from slipstream.slurm_plugin.errors import Kind, SlurmError
+from slipstream.slurm_plugin.run import Completed
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+pytestmark = pytest.mark.unit
+
+AWAY = "scontrol: error: Unable to contact slurm controller (connect failure)"
+
+
+class Controller:
+    """Answers, does not answer, or refuses; at a time of ours."""
+
+    def __init__(self) -> None:
+        self.now_s = 100.0
+        self.says: str | Kind = ""
+        self.asked = 0
+        self.guard = GuardedRunner(self, clock=lambda: self.now_s)
+
+    def run(self, argv: Sequence[str], *, timeout_s: float, stdin: str = "") -> Completed:
+        """As a runner does."""
+        del timeout_s, stdin
+        self.asked += 1
+        if isinstance(self.says, Kind):
+            raise SlurmError(argv, "no answer", self.says)
+        return Completed(tuple(argv), int(bool(self.says)), "", self.says)
+
+    def request(self) -> str:
+        """What became of it."""
+        try:
+            return self.guard.run(("scontrol",), timeout_s=1.0).said
+        except SlurmError as error:
+            return error.text
+
+    def fails(self, times: int = FAILURES) -> None:
+        """So often in a row."""
+        self.says = AWAY
+        for _ in range(times):
+            self.request()
+
+
+@pytest.fixture
+def controller() -> Controller:
+    """One that answers."""
+    return Controller()
+
+
+@pytest.mark.parametrize("says", [AWAY, Kind.TIMED_OUT, Kind.NO_COMMAND])
+def test_after_three_without_an_answer_nobody_asks(controller: Controller, says: str) -> None:
+    """The next request is refused at once, and says for how long."""
+    controller.says = says
+    for _ in range(FAILURES):
+        controller.request()
+    assert "left alone for 5 s" in controller.request()
+    assert controller.asked == FAILURES
+    assert controller.guard.breaker.paused_s(controller.now_s) == FIRST_S
+    assert controller.guard.breaker.trips == 1
+
+
+def test_a_refusal_is_an_answer(controller: Controller) -> None:
+    """Slurm says no: it is there."""
+    controller.fails(FAILURES - 1)
+    controller.says = "slurm_update error: Invalid job id specified"
+    controller.request()
+    controller.fails(FAILURES - 1)
+    assert not controller.guard.breaker.is_open
+
+
+def test_then_one_tries_and_the_others_wait_for_it(controller: Controller) -> None:
+    """Two threads change jobs; a request to a controller that is away takes 9 s."""
+    controller.fails()
+    controller.now_s += FIRST_S
+    refused: list[str] = []
+    asked = controller.asked
+
+    def meanwhile(argv: Sequence[str], *, timeout_s: float, stdin: str = "") -> Completed:
+        del timeout_s, stdin
+        other = threading.Thread(target=lambda: refused.append(controller.request()))
+        other.start()
+        other.join()
+        return Completed(tuple(argv), 0, "done", "")
+
+    controller.guard._runner.run = meanwhile  # type: ignore[method-assign]  # noqa: SLF001 (while it is asked)
+    assert controller.request() == "done"
+    assert "left alone" in refused[0]
+    assert controller.asked == asked
+    assert not controller.guard.breaker.is_open
+
+
+def test_each_failure_makes_the_while_longer_up_to_a_minute(controller: Controller) -> None:
+    """So a controller that comes up under load is not asked by everybody."""
+    controller.fails()
+    paused = []
+    for _ in range(6):
+        paused.append(controller.guard.breaker.paused_s(controller.now_s))
+        controller.now_s = controller.guard.breaker.until_s
+        controller.request()
+    assert paused == [5.0, 10.0, 20.0, 40.0, LONGEST_S, LONGEST_S]
+    assert controller.guard.breaker.trips == 1, "it is one time that it was away"
+
+
+def test_an_answer_ends_it(controller: Controller) -> None:
+    """All is as if nothing had been; how often it happened is remembered."""
+    controller.fails()
+    controller.now_s += FIRST_S
+    controller.says = ""
+    controller.request()
+    assert controller.guard.breaker == Breaker(trips=1)
+
+
+def test_who_hears_of_it_first_says_so(controller: Controller) -> None:
+    """The poller has had an answer: the next request is made at once."""
+    controller.fails(FAILURES + 4)
+    controller.guard.found()
+    controller.says = ""
+    asked = controller.asked
+    controller.request()
+    assert controller.asked == asked + 1
+    assert not controller.guard.breaker.is_open
+
+
+def test_one_who_tries_and_never_comes_back_is_not_waited_for(controller: Controller) -> None:
+    """Its thread was killed with the request under way, say."""
+    controller.fails()
+    at_s = controller.now_s + FIRST_S
+    allowed, breaker = controller.guard.breaker.asked(at_s)
+    assert allowed
+    assert not breaker.asked(at_s + TRIAL_S - 1)[0]
+    assert breaker.asked(at_s + TRIAL_S)[0]
+
+
+def test_slurm_by_its_commands_raises_what_callers_know(controller: Controller) -> None:
+    """Of the kind that says: nothing was done, try again later."""
+    controller.fails()
+    with pytest.raises(SlurmError) as caught:
+        CliSlurm(controller.guard).longest_s("batch")
+    assert caught.value.kind is Kind.UNREACHABLE
