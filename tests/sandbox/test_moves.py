@@ -139,6 +139,8 @@ def test_a_training_goes_on_on_another_node(
     copies = {one["job_id"]: one for one in (slipstream(box, "checkpoints") or {})["checkpoints"]}
     assert copies[job]["bytes_carried"] > 0
     assert copies[job]["goes_at_s"] is None, "Slurm still knows the job"
+    told_there = (box.layout.log / f"coordinator-{target}.log").read_text()
+    assert f"job {job} comes: 0 MB of it are here" in told_there, "before it was"
 
 
 def test_a_scheduler_killed_over_a_move_goes_on_with_it(

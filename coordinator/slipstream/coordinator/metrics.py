@@ -134,6 +134,8 @@ class State(Collector):
             "slipstream_guests_stopped": one.orders.times_stopped,
             "slipstream_nvml_errors": one.nvml_errors,
             "slipstream_checkpoints_spilled": one.checkpoints.spilled,
+            "slipstream_moves_prepared": one.preparing.fetched,
+            "slipstream_moves_prepared_bytes": one.preparing.fetched_bytes,
         }
         yield GaugeMetricFamily(
             "slipstream_link_up", "1 while the scheduler hears us", value=one.link.is_up

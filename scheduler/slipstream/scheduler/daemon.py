@@ -48,7 +48,7 @@ from slipstream.scheduler.historian import Historian
 from slipstream.scheduler.hold_sink import HoldSink
 from slipstream.scheduler.journal import Entry, Journal
 from slipstream.scheduler.journal_codec import JournalError
-from slipstream.scheduler.messages import Discarded, TurnsCalled
+from slipstream.scheduler.messages import Discarded, FilesMapped, TurnsCalled
 from slipstream.scheduler.orders import Orders
 from slipstream.scheduler.sink import SinkError
 from slipstream.scheduler.submit_socket import SubmitSocket
@@ -129,13 +129,7 @@ class _Ending:
 
 
 class Daemon:
-    """All parts, tied together.
-
-    Args:
-        settings: what it was told.
-        slurm: who is asked, and changes jobs.
-        guard: in place of that, runs the commands that change jobs.
-    """
+    """All parts, tied together; `guard` runs the commands that change jobs."""
 
     def __init__(
         self, settings: Settings, slurm: Slurm, guard: GuardedRunner | None = None
@@ -291,6 +285,8 @@ class Daemon:
             self._copies.discarded(told)
         elif isinstance(told, TurnsCalled):
             self._orders.call(told)
+        elif isinstance(told, FilesMapped):
+            self._orders.mapped(told)
         elif isinstance(told, JobSaved):
             self._orders.answered(told.job_id, told.number)
             self._copies.saved(told, self._engine.machine.state)
