@@ -57,7 +57,7 @@ def trains(
     (folder / "slow").touch()
     words = [sys.executable, SCRIPT, f"--epochs={epochs}", f"--pause-ms={pause_ms}"]
     script = f"export LOSSES={folder}/losses SLOW={folder}/slow; echo $$ > {folder}/pid; "
-    script += f"exec {shlex.join(words)}"
+    script += f'echo "begins ${{SLURM_RESTART_COUNT:-0}}"; exec {shlex.join(words)}'
     flags = (f"--slip-class={slip_class}", f"--gres={gres}")
     job = sbatch(box, folder / "out", *flags, script=script)
     until(box, job, lambda: told(box, job).get("restorable"))
@@ -139,8 +139,10 @@ def test_a_training_goes_on_on_another_node(
     copies = {one["job_id"]: one for one in (slipstream(box, "checkpoints") or {})["checkpoints"]}
     assert copies[job]["bytes_carried"] > 0
     assert copies[job]["goes_at_s"] is None, "Slurm still knows the job"
-    told_there = (box.layout.log / f"coordinator-{target}.log").read_text()
+    told_there = (box.layout.log / f"coordinator-{target}.stderr").read_text()
     assert f"job {job} comes: 0 MB of it are here" in told_there, "before it was"
+    printed = (tmp_path / "job" / "out").read_text().splitlines()
+    assert [line for line in printed if line.startswith("begins")] == ["begins 0", "begins 1"]
 
 
 def test_a_scheduler_killed_over_a_move_goes_on_with_it(
