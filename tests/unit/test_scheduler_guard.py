@@ -4,22 +4,23 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import pytest
 
+from fakes.slurm_cluster import FakeCluster, FakeNode
+from fakes.slurm_commands import FakeCommands
 from slipstream.core.breaker import FAILURES, FIRST_S, LONGEST_S, TRIAL_S, Breaker
-from slipstream.scheduler.guard import GuardedRunner
+from slipstream.scheduler.guard import Guard
 from slipstream.slurm_plugin import CliSlurm
 from slipstream.slurm_plugin.errors import Kind, SlurmError
-from slipstream.slurm_plugin.run import Completed
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable
+
+    from slipstream.slurm_plugin import Job, Slurm
 
 pytestmark = pytest.mark.unit
-
-AWAY = "scontrol: error: Unable to contact slurm controller (connect failure)"
 
 
 class Controller:
@@ -27,28 +28,34 @@ class Controller:
 
     def __init__(self) -> None:
         self.now_s = 100.0
-        self.says: str | Kind = ""
+        self.fault: Kind | None = None
         self.asked = 0
-        self.guard = GuardedRunner(self, clock=lambda: self.now_s)
+        self.meanwhile: Callable[[], object] = lambda: None
+        self.guard = Guard(clock=lambda: self.now_s)
+        self.slurm = self.guard.over(cast("Slurm", self))
 
-    def run(self, argv: Sequence[str], *, timeout_s: float, stdin: str = "") -> Completed:
-        """As a runner does."""
-        del timeout_s, stdin
+    def jobs(self) -> tuple[Job, ...]:
+        """As Slurm does."""
         self.asked += 1
-        if isinstance(self.says, Kind):
-            raise SlurmError(argv, "no answer", self.says)
-        return Completed(tuple(argv), int(bool(self.says)), "", self.says)
+        self.meanwhile()
+        if self.fault:
+            raise SlurmError(("squeue",), "no", self.fault)
+        return ()
+
+    def ping(self) -> bool:
+        """Whether it is there."""
+        return self.fault is None
 
     def request(self) -> str:
         """What became of it."""
         try:
-            return self.guard.run(("scontrol",), timeout_s=1.0).said
+            return str(self.slurm.jobs())
         except SlurmError as error:
             return error.text
 
     def fails(self, times: int = FAILURES) -> None:
         """So often in a row."""
-        self.says = AWAY
+        self.fault = Kind.UNREACHABLE
         for _ in range(times):
             self.request()
 
@@ -59,22 +66,23 @@ def controller() -> Controller:
     return Controller()
 
 
-@pytest.mark.parametrize("says", [AWAY, Kind.TIMED_OUT, Kind.NO_COMMAND])
-def test_after_three_without_an_answer_nobody_asks(controller: Controller, says: str) -> None:
-    """The next request is refused at once, and says for how long."""
-    controller.says = says
+@pytest.mark.parametrize("kind", [Kind.UNREACHABLE, Kind.TIMED_OUT, Kind.NO_COMMAND])
+def test_after_three_without_an_answer_nobody_asks(controller: Controller, kind: Kind) -> None:
+    """The next request is refused at once, and says for how long; a ping costs nothing."""
+    controller.fault = kind
     for _ in range(FAILURES):
         controller.request()
     assert "left alone for 5 s" in controller.request()
     assert controller.asked == FAILURES
     assert controller.guard.breaker.paused_s(controller.now_s) == FIRST_S
     assert controller.guard.breaker.trips == 1
+    assert not controller.slurm.ping()
 
 
 def test_a_refusal_is_an_answer(controller: Controller) -> None:
     """Slurm says no: it is there."""
     controller.fails(FAILURES - 1)
-    controller.says = "slurm_update error: Invalid job id specified"
+    controller.fault = Kind.REFUSED
     controller.request()
     controller.fails(FAILURES - 1)
     assert not controller.guard.breaker.is_open
@@ -86,18 +94,17 @@ def test_then_one_tries_and_the_others_wait_for_it(controller: Controller) -> No
     controller.now_s += FIRST_S
     refused: list[str] = []
     asked = controller.asked
+    controller.fault = None
 
-    def meanwhile(argv: Sequence[str], *, timeout_s: float, stdin: str = "") -> Completed:
-        del timeout_s, stdin
+    def meanwhile() -> None:
         other = threading.Thread(target=lambda: refused.append(controller.request()))
         other.start()
         other.join()
-        return Completed(tuple(argv), 0, "done", "")
 
-    controller.guard._runner.run = meanwhile  # type: ignore[method-assign]  # noqa: SLF001 (while it is asked)
-    assert controller.request() == "done"
+    controller.meanwhile = meanwhile
+    assert controller.request() == "()"
     assert "left alone" in refused[0]
-    assert controller.asked == asked
+    assert controller.asked == asked + 1
     assert not controller.guard.breaker.is_open
 
 
@@ -117,7 +124,7 @@ def test_an_answer_ends_it(controller: Controller) -> None:
     """All is as if nothing had been; how often it happened is remembered."""
     controller.fails()
     controller.now_s += FIRST_S
-    controller.says = ""
+    controller.fault = None
     controller.request()
     assert controller.guard.breaker == Breaker(trips=1)
 
@@ -126,7 +133,7 @@ def test_who_hears_of_it_first_says_so(controller: Controller) -> None:
     """The poller has had an answer: the next request is made at once."""
     controller.fails(FAILURES + 4)
     controller.guard.found()
-    controller.says = ""
+    controller.fault = None
     asked = controller.asked
     controller.request()
     assert controller.asked == asked + 1
@@ -143,9 +150,16 @@ def test_one_who_tries_and_never_comes_back_is_not_waited_for(controller: Contro
     assert breaker.asked(at_s + TRIAL_S)[0]
 
 
-def test_slurm_by_its_commands_raises_what_callers_know(controller: Controller) -> None:
-    """Of the kind that says: nothing was done, try again later."""
-    controller.fails()
-    with pytest.raises(SlurmError) as caught:
-        CliSlurm(controller.guard).longest_s("batch")
+def test_a_queue_that_says_in_json_that_nobody_answers_counts() -> None:
+    """22.05's squeue ends well then: what its caller makes of it counts, not its exit code."""
+    commands = FakeCommands(FakeCluster([FakeNode("n1", 8, {"gpu": 2})], {"rack1": ("n1",)}))
+    commands.cluster.up = False
+    guard = Guard()
+    slurm = guard.over(CliSlurm(commands))
+    for _ in range(FAILURES):
+        with pytest.raises(SlurmError):
+            slurm.jobs()
+    assert guard.breaker.is_open
+    with pytest.raises(SlurmError, match="left alone") as caught:
+        slurm.longest_s("batch")
     assert caught.value.kind is Kind.UNREACHABLE

@@ -42,7 +42,7 @@ from slipstream.scheduler.dashboard.site import Dashboard
 from slipstream.scheduler.enactor import Deeds, Enactor
 from slipstream.scheduler.engine import Engine
 from slipstream.scheduler.event_socket import EventSocket
-from slipstream.scheduler.guard import GuardedRunner
+from slipstream.scheduler.guard import Guard
 from slipstream.scheduler.hands import Hands
 from slipstream.scheduler.historian import Historian
 from slipstream.scheduler.hold_sink import HoldSink
@@ -56,7 +56,6 @@ from slipstream.scheduler.watcher import Watcher
 from slipstream.slurm_plugin import CliSlurm, Poller, link, site
 from slipstream.slurm_plugin.link import address
 from slipstream.slurm_plugin.munge import Munge, MungeError
-from slipstream.slurm_plugin.run import SubprocessRunner
 from slipstream.slurm_plugin.wrapper_sign import WrapperSign
 from slipstream.wire.supervisor import Supervisor
 
@@ -101,8 +100,7 @@ def run(settings: Settings) -> int:
     sys.setswitchinterval(_TURN_OF_A_THREAD_S)
     try:
         with _alone(settings.run_dir):
-            guard = GuardedRunner(SubprocessRunner())
-            return asyncio.run(Daemon(settings, CliSlurm(), guard).serve())
+            return asyncio.run(Daemon(settings, CliSlurm()).serve())
     except (StartError, JournalError, SinkError, OSError, sqlite3.Error) as error:
         _LOG.critical("cannot run: %s", error)
         return 1
@@ -129,13 +127,11 @@ class _Ending:
 
 
 class Daemon:
-    """All parts, tied together; `guard` runs the commands that change jobs."""
+    """All parts, tied together."""
 
-    def __init__(
-        self, settings: Settings, slurm: Slurm, guard: GuardedRunner | None = None
-    ) -> None:
-        self._guard = guard
-        acting = CliSlurm(guard) if guard else slurm
+    def __init__(self, settings: Settings, slurm: Slurm) -> None:
+        self._guard = Guard()
+        acting = self._guard.over(slurm)
         settings.state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._settings = settings
         self._journal = Journal(settings.state_dir / JOURNAL)
@@ -262,8 +258,7 @@ class Daemon:
                 self._copies.tick(self._engine.machine.state)
                 self._engine.counters.runs_written = self._historian.written
                 self._engine.counters.runs_lost = self._historian.failures
-                if self._guard:
-                    self._engine.counters.breaker = self._guard.breaker
+                self._engine.counters.breaker = self._guard.breaker
             except Exception:  # noqa: BLE001 (a bug of ours must not end all timers)
                 _LOG.exception("a tick failed")
                 self._engine.counters.machine_errors += 1
@@ -314,7 +309,7 @@ class Daemon:
     def _take_all(self, events: Sequence[Event]) -> None:
         self._engine.take_all(events)
         for event in events:
-            if isinstance(event, SlurmFound) and self._guard:
+            if isinstance(event, SlurmFound):
                 self._guard.found()
             if isinstance(event, ClusterSeen):
                 self._historian.seen(event)

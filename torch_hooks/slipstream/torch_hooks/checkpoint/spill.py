@@ -95,12 +95,14 @@ class Spill:
                 durable.begin_writing(file.fileno(), at, count)
         content = snapshot.index(generation, shard, kind, sums)
         generations.write_index(folder, shard, content)
-        durable.sync(folder / shard.index, folder)
         self.done(generation, shard)
 
     def done(self, generation: Generation, shard: Shard) -> None:
         """It is there: say so to who carries, and remove what is older than the last two."""
-        durable.sync(self.root)
+        written = self.root / str(generation)
+        for place in (*sorted(written.rglob("*")), written, self.root):
+            with contextlib.suppress(FileNotFoundError):  # of another rank, which is not done yet
+                durable.sync(place)
         if shard.rank == 0:
             durable.forget_old(self.root)
         self._forget_notes(shard)
