@@ -7,11 +7,13 @@ import json
 import os
 import time
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from checkpoint_rig import FIRST, FOURTH, SECOND, THIRD, Training, equal
+from slipstream.torch_hooks import run
 from slipstream.torch_hooks.checkpoint import carry, checksums, generations, ramdisk
 from slipstream.torch_hooks.checkpoint import spill as spilling
 from slipstream.torch_hooks.checkpoint.errors import CheckpointError
@@ -21,8 +23,6 @@ from slipstream.torch_hooks.checkpoint.spill import Spill
 from slipstream.torch_hooks.checkpoint.writer import Writer
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     import torch
 
 pytestmark = pytest.mark.unit
@@ -243,3 +243,45 @@ def test_a_floor_of_memory_is_kept(place: Place, monkeypatch: pytest.MonkeyPatch
     place.save(FIRST)
     assert generations.complete(place.durable) == [FIRST]
     assert "above the floor" in place.told[0]
+
+
+def test_a_program_with_checkpoints_of_its_own_is_given_the_other_folder(
+    place: Place, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whatever its function raised over a full disk; what it had begun there is removed."""
+    monkeypatch.setenv("SLIPSTREAM_CHECKPOINT_DIR", str(place.ramdisk))
+    monkeypatch.setenv("SLIPSTREAM_DURABLE_DIR", str(place.durable))
+
+    def save(folder: str) -> None:
+        Path(folder, "half").write_text("weights")
+        if folder.startswith(str(place.ramdisk)):
+            raise RuntimeError("inline_container.cc: file write failed")
+
+    since_s = time.time()
+    one = run.of_own_checkpoints(save, lambda _: None)
+    one.begin()
+    assert one.save()
+    saved = generations.complete(place.durable)
+    assert len(saved) == 1
+    assert generations.complete(place.ramdisk) == []
+    assert not list(place.ramdisk.rglob("half"))
+    told = place.carry(since_s, capsys)
+    assert (told["bytes"], told["spilled"]) == (len("weights"), True)
+
+
+def test_a_program_that_cannot_save_leaves_nothing_behind(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its own fault, wherever it writes to."""
+    monkeypatch.setenv("SLIPSTREAM_CHECKPOINT_DIR", str(place.ramdisk))
+    monkeypatch.setenv("SLIPSTREAM_DURABLE_DIR", str(place.durable))
+
+    def save(folder: str) -> None:
+        Path(folder, "half").write_text("weights")
+        raise ValueError("a bug of its own")
+
+    one = run.of_own_checkpoints(save, lambda _: None)
+    one.begin()
+    assert not one.save()
+    assert not list(place.ramdisk.rglob("half"))
+    assert not list(place.durable.rglob("half"))
