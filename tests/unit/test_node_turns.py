@@ -12,7 +12,7 @@ from slipstream.core.node.commands import Park, Return, Unpark
 from slipstream.core.node.events import JobArrived, TurnCalled, TurnsPassed
 from slipstream.core.node.reasons import NodeReason
 from slipstream.core.node.rules import NodeRules
-from slipstream.core.node.wheel import Turn
+from slipstream.core.node.turns import Turn
 
 pytestmark = pytest.mark.unit
 

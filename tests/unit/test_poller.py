@@ -259,6 +259,29 @@ def test_reading_never_waits_for_a_poll(commands: FakeCommands) -> None:
     poller.stop()
 
 
+def test_a_try_that_nobody_answered_asks_for_no_rest(
+    commands: FakeCommands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Four times the 9 s that Slurm's clients try for would be 36 s without a look."""
+    hanging = Hanging(commands)
+    commands.cluster.up = False
+    poller = Poller(CliSlurm(hanging), QUICK)
+    rests: list[tuple[float, float]] = []
+
+    def rest(delay_s: float, least_s: float) -> float:
+        rests.append((delay_s, least_s))
+        monkeypatch.setattr(poller, "_stopping", True)
+        return delay_s
+
+    monkeypatch.setattr(poller, "_rest", rest)
+    poller.start()
+    assert hanging.asked.wait(10)
+    time.sleep(0.2)
+    hanging.may_answer.set()
+    poller.stop()
+    assert rests == [(QUICK.fastest_s, QUICK.fastest_s)]
+
+
 def test_a_bug_in_polling_does_not_end_it(
     poller: Poller, commands: FakeCommands, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -269,22 +292,3 @@ def test_a_bug_in_polling_does_not_end_it(
     commands.cluster.nodes[0].gres = {"gpu": 2}
     soon(lambda: poller.snapshot().error is None)
     assert "the Slurm poller failed" in caplog.text
-
-
-def test_to_wait_for_a_controller_that_is_away_is_no_work_for_it(
-    poller: Poller, commands: FakeCommands, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A command gives up after 9 s: the next look, a ping, does not wait four times as long."""
-    rests: list[tuple[float, float]] = []
-
-    def rest(delay_s: float, least_s: float) -> float:
-        rests.append((delay_s, least_s))
-        poller._stopping = len(rests) == 2  # noqa: SLF001 (enough is seen)
-        return delay_s
-
-    monkeypatch.setattr(poller, "_rest", rest)
-    now_s = iter(range(0, 900, 9))
-    monkeypatch.setattr(time, "monotonic", lambda: float(next(now_s)))
-    commands.cluster.up = False
-    poller._work()  # noqa: SLF001 (what its thread does)
-    assert rests == [(QUICK.fastest_s, QUICK.fastest_s), (2 * QUICK.fastest_s, QUICK.fastest_s)]

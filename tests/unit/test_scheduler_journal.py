@@ -61,6 +61,7 @@ FIRST_WRITTEN: dict[str, str] = {
     "CommandRefused": '{"at_s":1.0,"token":"0000000000000001","text":"full"}',
     "MoveAsked": '{"at_s":1.0,"key":"7","nodes":["n2"],"why":"repair","forced":true}',
     "ResizeAsked": '{"at_s":1.0,"key":"7","gpus":2,"why":"idle","forced":true}',
+    "ParkAsked": '{"at_s":1.0,"key":"7","parked":true,"why":"a course","until_s":61.0}',
     "JobSaved": '{"at_s":1.0,"node":"n1","job_id":"7","number":1,"bytes_carried":5,"seconds":0.1}',
     "SchedulerStarted": '{"at_s":1.0}',
     "TimerFired": '{"at_s":1.0}',

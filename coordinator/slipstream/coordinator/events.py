@@ -33,6 +33,7 @@ def event(  # noqa: PLR0913 (one for each that knows something)
     progress: Mapping[int, Iterable[Progress]],
     may_use: Callable[[int], Mapping[str, Any]] = lambda _: {},
     measured: Mapping[int, JobMeter] | None = None,
+    enforces: bool = True,
 ) -> dict[str, Any]:
     """The node as it is now."""
     meters = measured or {}
@@ -42,6 +43,7 @@ def event(  # noqa: PLR0913 (one for each that knows something)
         "v": VERSION,
         "node": node,
         "at_s": at_s,
+        "enforces": enforces,
         "gpus": [
             {
                 "index": gpu.index,

@@ -10,13 +10,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from slipstream.core.node.wheel import Turn
+from slipstream.core.node.turns import Turn
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from slipstream.coordinator.tenants import Tenant
-    from slipstream.core.node.wheel import Member
+    from slipstream.core.node.turns import Member
     from slipstream.wire.control_block import Directive
 
 REPEATED_EVERY_S: Final = 2.0

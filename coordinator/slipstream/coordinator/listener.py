@@ -65,9 +65,17 @@ class Listener:
                 call = Call(str(order["from"]), bool(order["runs"]), int(order["after"]))
                 if self._coordinator.gangs.called(job_id, call, time.monotonic()):
                     self._coordinator.settle()  # now: its other nodes do so, too
+            case "parked":
+                jobs = [int(job) for job in order["jobs"]]
+                self._coordinator.orders.parks.told(jobs, time.monotonic())
+                self._coordinator.settle()
             case "switch":
                 self._coordinator.switch.told(thrown=bool(order["off"]))
                 self._coordinator.settle()
             case other:
+<<<<<<< HEAD
                 known = "save, hosts, prepare, discard, turn and switch"
+=======
+                known = "save, hosts, discard, turn, parked and switch"
+>>>>>>> main
                 raise ValueError(f"order {other!r}, known are {known}")

@@ -21,7 +21,7 @@ from slipstream.core.node.machine import NodeMachine
 from slipstream.wire.control_block import Capability, Phase, Request, Role
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from slipstream.coordinator.blocks import Block
     from slipstream.coordinator.gangs import Gangs
@@ -182,6 +182,12 @@ class Reflexes:
             member = self.machine.wheel.members.get(job_id)
             if member and member.called != runs:
                 self._tell(events.TurnCalled(at_s, job_id, runs=runs))
+
+    def ordered(self, at_s: float, parked: Collection[int]) -> None:
+        """Whom operators have parked; told until it is so: a job may come after its order."""
+        for job_id in sorted(self._jobs):
+            if self.machine.is_ordered_away(job_id) != (job_id in parked):
+                self._tell(events.ParkOrdered(at_s, job_id, parked=job_id in parked))
 
     def _calm(self, at_s: float, job_id: int, pages: Sequence[Block]) -> None:
         """A job that was hurried to its boundary is there, or was given time enough."""

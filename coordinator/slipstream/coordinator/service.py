@@ -51,6 +51,7 @@ async def run(settings: Settings) -> None:
         coordinator.make_locks()
         coordinator.renew_leases()
         coordinator.checkpoints.prepare()
+        _leave_address(settings)
         async with contextlib.AsyncExitStack() as stack:
             for server in await _servers(coordinator):
                 await stack.enter_async_context(server)
@@ -75,6 +76,14 @@ def _sole_coordinator(settings: Settings) -> int:
         os.close(descriptor)
         raise ServiceError(f"another coordinator runs in {settings.run_dir}") from error
     return descriptor
+
+
+def _leave_address(settings: Settings) -> None:
+    """Where the hooks are: SPANK tells it tasks that start while no coordinator is there."""
+    draft = settings.run_dir / ".inject.new"
+    draft.unlink(missing_ok=True)
+    draft.symlink_to(settings.inject_dir)
+    draft.replace(settings.run_dir / "inject")
 
 
 async def _servers(coordinator: Coordinator) -> list[asyncio.Server]:

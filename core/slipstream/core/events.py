@@ -15,6 +15,7 @@ from slipstream.core.advice import Advice  # noqa: TC001
 from slipstream.core.classes import Mode  # noqa: TC001
 from slipstream.core.extending import Wait  # noqa: TC001
 from slipstream.core.moves import Left, Saga  # noqa: TC001
+from slipstream.core.parking import Parked  # noqa: TC001
 from slipstream.core.records import JobRecord  # noqa: TC001
 from slipstream.core.rules import Rules
 from slipstream.core.sights import (  # noqa: TC001
@@ -67,6 +68,8 @@ class NodeReported:
     node: str
     gpus: tuple[GpuUse, ...] = ()
     jobs: tuple[Training, ...] = ()
+    enforces: bool = True
+    """Whether it carries out what it decides about shares, memory and turns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +154,18 @@ class ResizeAsked:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ParkAsked:
+    """An operator wants a running job off its GPUs until further notice, or no longer so."""
+
+    at_s: float
+    key: str
+    parked: bool
+    why: str = ""
+    until_s: float | None = None
+    """When that ends by itself."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class JobSaved:
     """A node has saved a job to the shared filesystem, or could not."""
 
@@ -199,6 +214,7 @@ class StateRestored:
     swapped: tuple[tuple[str, float], ...] = ()
     waits: tuple[Wait, ...] = ()
     upgrades: tuple[Upgraded, ...] = ()
+    parked: tuple[Parked, ...] = ()
     idle_since_s: float | None = None
 
 
@@ -216,6 +232,7 @@ Event: TypeAlias = (
     | CommandRefused
     | MoveAsked
     | ResizeAsked
+    | ParkAsked
     | JobSaved
     | SchedulerStarted
     | TimerFired

@@ -76,6 +76,8 @@ def stays(  # noqa: PLR0911 (one for each way a job does not move)
         return Reason.MOVES_ONLY_RUNNING
     if not record.token:
         return Reason.LEFT_TO_SLURM
+    if key in state.parked and not forced:
+        return Reason.PARKED
     if not state.requests[record.token].moves:
         return Reason.MOVES_NEVER
     if len(record.sight.nodes) != 1:

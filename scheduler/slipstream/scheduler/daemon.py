@@ -22,6 +22,7 @@ from typing import IO, TYPE_CHECKING, Final
 
 import uvicorn
 
+from slipstream.core import parking
 from slipstream.core.events import (
     ClusterSeen,
     JobSaved,
@@ -50,6 +51,7 @@ from slipstream.scheduler.journal import Entry, Journal
 from slipstream.scheduler.journal_codec import JournalError
 from slipstream.scheduler.messages import Discarded, FilesMapped, TurnsCalled
 from slipstream.scheduler.orders import Orders
+from slipstream.scheduler.questions import Questions
 from slipstream.scheduler.sink import SinkError
 from slipstream.scheduler.submit_socket import SubmitSocket
 from slipstream.scheduler.watcher import Watcher
@@ -228,8 +230,10 @@ class Daemon:
         servers = []
         if self._door:
             port = door.listen(address(self._settings.listen))
-            servers.append(await reports.serve_hosts(port, self._door))
-            _LOG.info("coordinators of other hosts are heard at %s", self._settings.listen)
+            private = site.read(os.environ).private
+            questions = Questions(app, self._trusted, private=private)
+            servers.append(await reports.serve_hosts(port, self._door, questions))
+            _LOG.info("other hosts are heard at %s", self._settings.listen)
         # Last: who finds this socket finds everything else.
         servers.append(await reports.serve(peers.listen(run_dir / "events.sock", _ROOT_ONLY)))
         end_submissions = submit.serve(peers.listen(run_dir / "submit.sock", _ROOT_ONLY))
@@ -254,6 +258,7 @@ class Daemon:
             try:
                 self._engine.tick()
                 self._orders.switch(off=self._engine.machine.state.switched_off)
+                self._orders.park(parking.by_node(self._engine.machine.state))
                 self._historian.tick()
                 self._copies.tick(self._engine.machine.state)
                 self._engine.counters.runs_written = self._historian.written

@@ -14,7 +14,11 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+<<<<<<< HEAD
 from slipstream.core.breaker import Breaker
+=======
+from slipstream.core import parking
+>>>>>>> main
 from slipstream.core.events import (
     CommandRefused,
     JobSubmitted,
@@ -36,7 +40,7 @@ if TYPE_CHECKING:
 
     from slipstream.core.classes import Mode
     from slipstream.core.commands import Command
-    from slipstream.core.events import Event
+    from slipstream.core.events import Event, ParkAsked
     from slipstream.core.machine import Machine
     from slipstream.core.reasons import Reason
     from slipstream.estimator import Clues
@@ -162,6 +166,17 @@ class Engine:
         if isinstance(found, Placement):
             self.take(asked)
         return found
+
+    def park(self, asked: ParkAsked) -> Reason | None:
+        """An operator parks a job, or releases it; says why not, if not."""
+        found = parking.refusal(self.machine.state, asked)
+        if found is None:
+            self.take(asked)
+        return found
+
+    def now_s(self) -> float:
+        """For what operators ask: when they do."""
+        return self._clock()
 
     def tick(self) -> None:
         """What only the clock brings: the switch, the machine's timers, checkpoints."""

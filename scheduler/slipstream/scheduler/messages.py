@@ -131,6 +131,7 @@ class _Report(msgspec.Struct):
     v: int = 1
     gpus: list[_Gpu] = []
     jobs: list[_Training] = []
+    enforces: bool = True
     saved: _Saved | None = None
     """If it tells of a job that was saved; then of nothing else."""
     discarded: _Discarded | None = None
@@ -327,7 +328,9 @@ def _report(told: _Report) -> NodeReported:
         for gpu in told.gpus
     )
     jobs = tuple(map(_training, told.jobs))
-    return NodeReported(at_s=told.at_s, node=told.node, gpus=gpus, jobs=jobs)
+    return NodeReported(
+        at_s=told.at_s, node=told.node, gpus=gpus, jobs=jobs, enforces=told.enforces
+    )
 
 
 def _training(job: _Training) -> Training:

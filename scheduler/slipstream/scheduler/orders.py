@@ -30,8 +30,13 @@ _GATHERS_S: Final = 10.0
 """Coordinators look for a scheduler every second: so long a new one waits for them."""
 _MOST_HOSTS: Final = 1_000
 """Tasks of a job whose nodes fit into one line."""
+<<<<<<< HEAD
 _MOST_MOVES: Final = 64
 """Jobs whose files are remembered while they are saved."""
+=======
+_PARKED_EVERY_S: Final = 15.0
+"""How often nodes are told again whom operators have parked: they forget it after a minute."""
+>>>>>>> main
 _MOST_CALLS: Final = 64
 """Gangs that a node leads, in one line."""
 
@@ -45,6 +50,8 @@ class Orders:
         self._files: dict[str, tuple[str, ...]] = {}
         self._lock = threading.Lock()
         self._off: bool | None = None
+        self._parked: Mapping[str, tuple[int, ...]] | None = None
+        self._parked_told_s = 0.0
         self._clock = clock
         self._began_s = clock()
 
@@ -59,7 +66,9 @@ class Orders:
                 if now_s - at_s < PATIENCE_S[Stage.SAVING]
             }
             unanswered = [order for _, order in self._open.values() if order.node == node]
-            off = self._off
+            off, parked = self._off, self._parked
+        if parked is not None:
+            loop.call_soon_threadsafe(channel.write, _park(parked.get(node, ())))
         if off is not None:
             loop.call_soon_threadsafe(channel.write, _switch(off=off))
         for order in unanswered:
@@ -78,6 +87,24 @@ class Orders:
             there = list(self._listeners.values())
         for loop, channel in there if told is not off else ():
             loop.call_soon_threadsafe(channel.write, _switch(off=off))
+
+    def park(self, wanted: Mapping[str, tuple[int, ...]]) -> None:
+        """Tell nodes whom operators have parked: what is new at once, and all of it now and then.
+
+        Who comes later is told then. What is not in `wanted` may go on.
+        """
+        now_s = self._clock()
+        with self._lock:
+            before, self._parked = self._parked or {}, wanted
+            again = now_s - self._parked_told_s >= _PARKED_EVERY_S
+            self._parked_told_s = now_s if again else self._parked_told_s
+            told = [
+                (self._listeners[node], wanted.get(node, ()))
+                for node in sorted({*before, *wanted})
+                if node in self._listeners and (again or before.get(node) != wanted.get(node))
+            ]
+        for (loop, channel), jobs in told:
+            loop.call_soon_threadsafe(channel.write, _park(jobs))
 
     def save(self, order: Save) -> None:
         """Have a job saved; raises `SinkError` if its node does not listen."""
@@ -158,6 +185,10 @@ def _line(order: Save) -> bytes:
 
 def _switch(*, off: bool) -> bytes:
     return _raw({"v": 1, "order": "switch", "job_id": 0, "off": off})
+
+
+def _park(jobs: tuple[int, ...]) -> bytes:
+    return _raw({"v": 1, "order": "parked", "job_id": 0, "jobs": jobs})
 
 
 def _raw(line: Mapping[str, object]) -> bytes:

@@ -119,6 +119,15 @@ class TurnCalled:
 
 
 @dataclass(frozen=True, slots=True)
+class ParkOrdered:
+    """An operator wants a job off its GPUs until further notice; `parked` False: no longer."""
+
+    at_s: float
+    job_id: int
+    parked: bool
+
+
+@dataclass(frozen=True, slots=True)
 class TurnsPassed:
     """Time went by in unchanging turns, and each job had so much of it (a simulator's shortcut)."""
 
@@ -148,6 +157,7 @@ NodeEvent: TypeAlias = (
     | JobLeft
     | JobReported
     | TurnCalled
+    | ParkOrdered
     | TurnsPassed
     | TimerFired
     | NodeRulesChanged

@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, assert_never
 
 from slipstream.core.classes import JobClass
 from slipstream.core.node import events, memory
-from slipstream.core.node.commands import SetCap, SetShare
+from slipstream.core.node.commands import Park, SetCap, SetShare, Unpark
 from slipstream.core.node.gpu import ALL_PCT, GpuState, JobState
+from slipstream.core.node.reasons import NodeReason
 from slipstream.core.node.rules import NodeRules
-from slipstream.core.node.wheel import Turn, Wheel
+from slipstream.core.node.turns import Turn
+from slipstream.core.node.wheel import Wheel
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -23,7 +25,6 @@ if TYPE_CHECKING:
     from slipstream.core.node.events import JobReported, NodeEvent, NodeJob
     from slipstream.core.node.gpu import Limits
     from slipstream.core.node.pulse import Guarantee
-    from slipstream.core.node.reasons import NodeReason
 
 
 class NodeMachine:
@@ -53,6 +54,8 @@ class NodeMachine:
                 return []
             case events.TurnCalled():
                 self.wheel.call(event.job_id, runs=event.runs)
+            case events.ParkOrdered():
+                return self._ordered(event)
             case events.TurnsPassed():
                 self.wheel.passed(event.served_s, event.at_s)
             case events.NodeRulesChanged():
@@ -84,14 +87,20 @@ class NodeMachine:
         return self.wheel.parts(gpu)
 
     def is_parked(self, job_id: int) -> bool:
-        """Whether a job waits for its turn."""
+        """Whether a job waits for its turn, or for an operator."""
         member = self.wheel.members.get(job_id)
-        return member is not None and member.turn is Turn.WAITING
+        return member.turn is Turn.WAITING if member else self.is_ordered_away(job_id)
+
+    def is_ordered_away(self, job_id: int) -> bool:
+        """Whether an operator has parked a job."""
+        return job_id in self.jobs and self.jobs[job_id].ordered_away
 
     def why(self, job_id: int) -> NodeReason:
         """Why a job has what it has."""
         member = self.wheel.members.get(job_id)
         waits = member is not None and member.turn is not Turn.RUNNING
+        if self.jobs[job_id].ordered_away:
+            return NodeReason.OPERATOR
         return member.reason if member and waits else self.jobs[job_id].reason
 
     def guarantees(self) -> list[Guarantee]:
@@ -119,7 +128,11 @@ class NodeMachine:
         if before == job:
             return []
         touched = {*job.gpus, *(before.gpus if before else ())}
+        released: list[NodeCommand] = []
         if known:
+            if known.job.takes_turns != job.takes_turns or job.is_owner:
+                # It is another kind of job now: what an operator wants of it is asked anew.
+                released = self._ordered(events.ParkOrdered(at_s, job.job_id, parked=False))
             known.job = job
         else:
             self.jobs[job.job_id] = JobState(job)
@@ -128,7 +141,26 @@ class NodeMachine:
         else:
             self.wheel.remove(job.job_id)
         self._sit(job.job_id, job.gpus, touched)
-        return self._turned(at_s, touched)
+        return released + self._turned(at_s, touched)
+
+    def _ordered(self, event: events.ParkOrdered) -> list[NodeCommand]:
+        """An operator parks a job, or releases it. Who takes no turns and owns is not parked."""
+        state = self.jobs.get(event.job_id)
+        if state is None or state.ordered_away is event.parked:
+            return []
+        job = state.job
+        if event.parked and (job.is_owner or not job.hooked):
+            return []
+        state.ordered_away = event.parked
+        if job.takes_turns:
+            self.wheel.order(job.job_id, event.at_s, away=event.parked)
+            return self._turned(event.at_s, job.gpus)
+        command = (
+            Park(job.job_id, NodeReason.OPERATOR, job.gang)
+            if event.parked
+            else Unpark(job.job_id, NodeReason.RELEASED, job.gang)
+        )
+        return [command, *self._turned(event.at_s, job.gpus)]
 
     def _left(self, job_id: int, at_s: float) -> list[NodeCommand]:
         state = self.jobs.pop(job_id, None)
@@ -149,7 +181,7 @@ class NodeMachine:
         state = self.jobs.get(told.job_id)
         if state is None:
             return []
-        was_loading = state.is_loading
+        was_loading, was_away = state.is_loading, state.is_away
         before, state.told = state.told, told
         sample = state.pulse.heard(told)
         concerned = [self.gpus[name] for name in state.job.gpus if name in self.gpus]
@@ -161,6 +193,8 @@ class NodeMachine:
                 if gpu.protected == told.job_id:
                     gpu.heard(sample, told.at_s)
         if told.job_id in self.wheel.members and self.wheel.heard(told):
+            return self._turned(told.at_s, state.job.gpus)
+        if state.is_away != was_away:  # it has left as an operator asked: its place is another's
             return self._turned(told.at_s, state.job.gpus)
         acts = any(gpu.protected == told.job_id for gpu in concerned)
         joins = was_loading != state.is_loading
@@ -238,11 +272,7 @@ class NodeMachine:
         turn = self.wheel.has_turn(gpu.uuid)
         owner = next((one for one in there if one.job.is_owner), None)
         protected = owner or (self.jobs[turn] if turn is not None else None)
-        riders = [
-            one.job.job_id
-            for one in there
-            if one is not protected and (not one.job.takes_turns or one.job.job_id == turn)
-        ]
+        riders = [one.job.job_id for one in there if one is not protected and _rides(one, turn)]
         gpu.seat(protected, riders, self.rules, at_s)
 
     def _limited(self, gpus: Iterable[GpuState], at_s: float) -> list[NodeCommand]:
@@ -275,3 +305,8 @@ class NodeMachine:
             commands.append(SetShare(state.job.job_id, share, reason))
             state.share_pct = share
         return commands
+
+
+def _rides(one: JobState, turn: int | None) -> bool:
+    """Whether a job that is not protected is on its GPU: `turn` is whose turn it is there."""
+    return one.job.job_id == turn if one.job.takes_turns else not one.is_away

@@ -39,6 +39,9 @@ class NodeReason(StrEnum):
     HIGHER_PRIORITY = "higher_priority"
     PARK_LATE = "park_late"
     GANG_CALLED = "gang_called"
+    # An operator has spoken.
+    OPERATOR = "operator"
+    RELEASED = "released"
 
 
 SENTENCE: Final[Mapping[NodeReason, str]] = {
@@ -64,4 +67,6 @@ SENTENCE: Final[Mapping[NodeReason, str]] = {
     NodeReason.HIGHER_PRIORITY: "A shared job of higher priority has this GPU.",
     NodeReason.PARK_LATE: "It did not park in time and keeps the GPU; this is charged to it.",
     NodeReason.GANG_CALLED: "The node that leads this job across nodes has called it.",
+    NodeReason.OPERATOR: "An operator has parked it: 'slipstream release' lets it go on.",
+    NodeReason.RELEASED: "An operator has released it.",
 }

@@ -18,6 +18,8 @@ class NodeRules:
     severe_drop_pct: float = 9.0
     """From here on guests have a tenth."""
     grow_factor: float = 1.5
+    bold_factor: float = 2.0
+    """While the owner surely loses no more than `resting_drop_pct`."""
     grow_points: float = 1.0
     cut_points: float = 8.0
     cut_divisor: float = 10.0
