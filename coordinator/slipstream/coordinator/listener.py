@@ -73,9 +73,5 @@ class Listener:
                 self._coordinator.switch.told(thrown=bool(order["off"]))
                 self._coordinator.settle()
             case other:
-<<<<<<< HEAD
-                known = "save, hosts, prepare, discard, turn and switch"
-=======
-                known = "save, hosts, discard, turn, parked and switch"
->>>>>>> main
+                known = "save, hosts, prepare, discard, turn, parked and switch"
                 raise ValueError(f"order {other!r}, known are {known}")

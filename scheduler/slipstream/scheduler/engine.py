@@ -14,11 +14,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-<<<<<<< HEAD
-from slipstream.core.breaker import Breaker
-=======
 from slipstream.core import parking
->>>>>>> main
+from slipstream.core.breaker import Breaker
 from slipstream.core.events import (
     CommandRefused,
     JobSubmitted,

@@ -30,13 +30,10 @@ _GATHERS_S: Final = 10.0
 """Coordinators look for a scheduler every second: so long a new one waits for them."""
 _MOST_HOSTS: Final = 1_000
 """Tasks of a job whose nodes fit into one line."""
-<<<<<<< HEAD
 _MOST_MOVES: Final = 64
 """Jobs whose files are remembered while they are saved."""
-=======
 _PARKED_EVERY_S: Final = 15.0
 """How often nodes are told again whom operators have parked: they forget it after a minute."""
->>>>>>> main
 _MOST_CALLS: Final = 64
 """Gangs that a node leads, in one line."""
 
