@@ -330,7 +330,8 @@ class _Own:
             self._save(str(own.begin(root, generation)))
             own.commit(root, generation, ranks.shard(), _program())
         except BaseException:
-            own.undo(root, generation)
+            if ranks.shard().world_size == 1:  # others may be writing there
+                own.undo(root, generation)
             raise
 
     def finish(self) -> None:

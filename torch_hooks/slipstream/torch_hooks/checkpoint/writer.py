@@ -211,7 +211,8 @@ class Writer:
     def _trusted(self) -> Generation | None:
         """What one would go on from now: written by this process, or read by it."""
         ours = [one for one in generations.complete(self._root) if one.restart >= self._restart]
-        ours += [self._spilled] if self._spilled else []
+        if self._spilled and self._shard.world_size == 1:  # else others may not have done theirs
+            ours.append(self._spilled)
         return max(ours, default=self._restored)
 
     def _reusable(self, size: int) -> int | None:
