@@ -25,6 +25,7 @@ from slipstream.coordinator.link import Link
 from slipstream.coordinator.measuring import Measuring
 from slipstream.coordinator.node_socket import NodeSocket, Peer
 from slipstream.coordinator.orders import Orders
+from slipstream.coordinator.preparing import Preparing
 from slipstream.coordinator.processes import ProcFs, gpus_held
 from slipstream.coordinator.reflexes import Reflexes
 from slipstream.coordinator.requests import Answer, RequestError
@@ -74,8 +75,9 @@ class Coordinator:
         self.link = Link(settings)
         self.checkpoints = Checkpoints.of(settings)
         self.host_files = HostFiles(settings.run_dir / "hosts")
-        self.saver = Saver(self)
         self._procfs = procfs or ProcFs()
+        self.preparing = Preparing(self.checkpoints, self._procfs)
+        self.saver = Saver(self)
         self.measuring = Measuring(self._procfs)
         self._uses: list[ProcessUse] = []
         self._cgroups = DeviceCgroups(settings.cgroup_root, settings.node)
