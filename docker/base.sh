@@ -20,6 +20,7 @@ command -v debootstrap >/dev/null || { say "debootstrap is missing: apt-get inst
 mirror=${MIRROR:-$(apt-get indextargets --format '$(REPO_URI) $(ORIGIN) $(LABEL)' 2>/dev/null |
   awk '$2 == "Debian" && $3 == "Debian" { print $1; exit }')}
 mirror=${mirror:-http://deb.debian.org/debian}
+mirror=${mirror%/}
 scripts=/usr/share/debootstrap/scripts
 script=$scripts/$suite
 [ -e "$script" ] || script=$scripts/trixie # a release that this debootstrap has not heard of
@@ -43,8 +44,19 @@ printf 'Acquire::Check-Valid-Until "false";\nAPT::Install-Recommends "false";\n'
     fi
   done
 } >"$tree/etc/apt/sources.list"
-# What this machine trusts, so that a mirror or package index behind it can be reached from inside.
-cp /etc/ssl/certs/ca-certificates.crt "$tree/etc/ssl/certs/ca-certificates.crt"
+# What this machine trusts, so that a mirror or package index behind it can be reached from inside:
+# as certificates of the site's own, which stay when ca-certificates is upgraded.
+bundle=/etc/ssl/certs/ca-certificates.crt
+own=$tree/usr/local/share/ca-certificates
+mkdir -p "$own"
+awk -v own="$own" '
+  /BEGIN CERTIFICATE/ { text = "" }
+  { text = text $0 "\n" }
+  /END CERTIFICATE/ {
+    if (NR == FNR) known[text] = 1
+    else if (!(text in known)) { known[text] = 1; printf "%s", text >(own "/host-" ++count ".crt") }
+  }' "$tree$bundle" "$bundle"
+chroot "$tree" update-ca-certificates >/dev/null 2>&1
 rm -rf "$tree"/var/cache/apt/archives/*.deb "$tree"/var/lib/apt/lists/*
 tar -C "$tree" -c . | docker import --change 'CMD ["/bin/bash"]' - "$image" >/dev/null
 say "$image is there"

@@ -92,5 +92,5 @@ def saved(
         training.learn()
         writer.save(generation, replace(training.snapshot(), program=program))
         writer.finish()
-    assert problems == []
+    assert problems == [], problems
     return writer

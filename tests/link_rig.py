@@ -12,15 +12,20 @@ import threading
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from starlette.applications import Starlette
+
 from slipstream.scheduler.door import Door, listen
 from slipstream.scheduler.engine import Counters
 from slipstream.scheduler.event_socket import EventSocket
 from slipstream.scheduler.orders import Orders
+from slipstream.scheduler.questions import Questions
 from slipstream.slurm_plugin import link
 from slipstream.slurm_plugin.link import Address, Party
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+
+    from starlette.types import ASGIApp
 
     from slipstream.scheduler.messages import Told
     from slipstream.slurm_plugin.link import Channel
@@ -38,12 +43,17 @@ class Hall:
     counters: Counters = field(default_factory=Counters)
     orders: Orders = field(default_factory=Orders)
     told: list[Told] = field(default_factory=list)
+    app: ASGIApp | None = None
+    """What users who ask are answered with; nothing without one."""
+    private: bool = False
 
     async def serve(self) -> asyncio.Server:
         """Open the door."""
         trusted = frozenset({os.geteuid()})
         reports = EventSocket(self.counters, trusted, self.told.append, self.orders)
-        return await reports.serve_hosts(listen(self.where), Door(self.counters, self.us))
+        questions = Questions(self.app or Starlette(), self.us.trusted, private=self.private)
+        door = Door(self.counters, self.us)
+        return await reports.serve_hosts(listen(self.where), door, questions)
 
     @contextlib.asynccontextmanager
     async def knock(self) -> AsyncIterator[Knock]:

@@ -7,7 +7,10 @@ import contextlib
 import os
 import secrets
 import subprocess
+import tempfile
 import time
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from slipstream.sandbox.daemons import program
@@ -15,7 +18,31 @@ from slipstream.slurm_plugin.munge import Munge, MungeError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class Hosts:
+    """The scheduler's host, a node's, and one of another realm; `folder` has each one's socket."""
+
+    head: Munge
+    node: Munge
+    foreign: Munge
+    folder: Path
+
+
+@contextlib.contextmanager
+def hosts() -> Iterator[Hosts]:
+    """Two hosts of one realm and one of another, that any user may ask."""
+    key = realm()
+    with tempfile.TemporaryDirectory(prefix="slip-munge-") as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        with (
+            munged(folder / "h", key) as head,
+            munged(folder / "n", key) as node,
+            munged(folder / "f", realm()) as foreign,
+        ):
+            yield Hosts(head, node, foreign, folder)
 
 
 @contextlib.contextmanager

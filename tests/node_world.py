@@ -94,6 +94,8 @@ class World:
     rules: NodeRules | None = None
     cost: Callable[[float], float] = no_cost
     """By how much of itself an owner's mini-batch gets longer when guests have so much."""
+    crowded: float = 0.0
+    """By how much of itself a guest's mini-batch gets longer for each other guest at work there."""
     now_s: float = 0.0
     tick_s: float = 0.1
     bodies: dict[int, Body] = field(default_factory=dict)
@@ -203,10 +205,21 @@ class World:
             pace = 1 + self.cost(load_pct)
         else:
             pace = 100 / body.share_pct if body.share_pct else float("inf")
+            pace *= 1 + self.crowded * sum(self._works_beside(body, gpu.riders) for gpu in gpus)
         before = int(body.done)
         body.done += self.tick_s / (body.alone_s * pace)
         if int(body.done) > before:
             body.boundary_s = self.now_s - (body.done % 1) * body.alone_s * pace
+
+    def _works_beside(self, body: Body, riders: tuple[int, ...]) -> int:
+        others = [one for one in self.bodies.values() if one is not body]
+        return sum(
+            one.job.job_id in riders
+            and one.share_pct > 0
+            and not one.parked
+            and self.now_s >= one.loading_s
+            for one in others
+        )
 
     def _report(self, body: Body) -> JobReported:
         standing = Standing.TRAINING

@@ -1,17 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`make demo`: the same PyTorch jobs on stock Slurm and with Slipstream, a table and a report."""
+"""`make demo`: the same PyTorch jobs on stock Slurm and with Slipstream, turns and a move live."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from demo import report
+from demo import report, scene
 from demo.comparison import NO_THROTTLE, Comparison
 from demo.live import display, summary
 from demo.watch import Watch
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from demo.results import Results
+    from demo.scene import SceneResult
     from demo.workload import DemoJob
 
 
@@ -41,22 +43,25 @@ def main() -> int:
     jobs = JOBS[: asked.jobs]
     console.print(
         f"{len(jobs)} PyTorch jobs ask for {sum(job.gpus for job in jobs)} GPUs of a cluster with "
-        f"{SHAPE.sentence()}: first on stock Slurm, then with Slipstream (three to four minutes)"
+        f"{SHAPE.sentence()}: first on stock Slurm, then with Slipstream (four minutes)"
     )
     wrapper = _wrapper(console)
     stock = _run(jobs, out, console)
     comparison = Comparison(stock, _run(jobs, out, console, ours=True, wrapper=wrapper))
-    text = json.dumps(comparison.to_dict(), indent=1)
-    (out / "results.json").write_text(text + "\n")
-    report.write(comparison, out / "report.html")
+    seen = _live(out, console)
+    told = {**comparison.to_dict(), "live": seen.to_dict()}
+    (out / "results.json").write_text(json.dumps(told, indent=1) + "\n")
+    report.write(comparison, out / "report.html", seen)
     console.print(summary(comparison))
     for price in comparison.prices():
         console.print(f"  {price.sentence}", style="bold")
     console.print(f"  {NO_THROTTLE}")
+    if seen.move_s is not None:
+        console.print(f"  live: {seen.turns} turns on one GPU, then a move in {seen.move_s:.1f} s")
     console.print(f"report with plots: {asked.out}/report.html")
     if asked.json:
-        sys.stdout.write(json.dumps(comparison.to_dict()) + "\n")
-    return 0 if comparison.all_completed else 1
+        sys.stdout.write(json.dumps(told) + "\n")
+    return 0 if comparison.all_completed and seen.is_complete else 1
 
 
 def _wrapper(console: Console) -> str:
@@ -66,6 +71,29 @@ def _wrapper(console: Console) -> str:
     except SandboxError as error:
         console.print(f"without the select wrapper, so without advice on nodes: {error}")
         return ""
+
+
+def _live(out: Path, console: Console) -> SceneResult:
+    """Turns and a move, on a small cluster that enforces."""
+    outputs = out / "live"
+    outputs.mkdir(parents=True, exist_ok=True)
+    for old in outputs.glob("*.out"):
+        old.unlink()
+    console.print("live: turns on one GPU, then a move", style="bold")
+    begun_s = time.monotonic()
+
+    def say(line: str) -> None:
+        console.print(f"  {time.monotonic() - begun_s:4.0f} s  {line}", highlight=False)
+
+    with Sandbox.started(
+        scene.SHAPE,
+        name="demo",
+        home=out / "sandbox",
+        daemons=True,
+        enforce=True,
+        turn_s=scene.TURN_S,
+    ) as sandbox:
+        return scene.Scene(sandbox, outputs, say).run()
 
 
 def _run(

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from demo.comparison import Comparison
     from demo.results import JobRun, Results
+    from demo.scene import SceneResult
 
 _COLOURS: Final = {
     "production": "#3a6ea5",
@@ -23,6 +24,7 @@ _COLOURS: Final = {
     "debug": "#c8553d",
 }
 _WAITING: Final = "#c9ced6"
+_NODES: Final = {"n1": "#3a6ea5", "n2": "#e0a030"}
 _OWNER_HEIGHT: Final = 0.8
 _GUEST_HEIGHT: Final = 0.16
 _TITLES: Final = {"stock": "stock Slurm", "slipstream": "with Slipstream"}
@@ -54,6 +56,37 @@ def overview(comparison: Comparison) -> str:
         columns[0][0].set_xlim(0, max(run.makespan_s for run in comparison.runs) * 1.02)
         columns[0][2].set_ylim(0, 105)
         columns[0][2].set_ylabel("use %")
+        return _svg(figure)
+
+
+def scene(seen: SceneResult) -> str:
+    """Turns and a move: each training's row is full while it trains, in the colour of its node."""
+    with mpl.rc_context(_STYLE):
+        figure = Figure(figsize=(15, 2.6), layout="constrained")
+        axes = figure.subplots()
+        names = sorted({span.job for span in seen.spans})
+        for span in seen.spans:
+            trains = span.phase == "training"
+            axes.barh(
+                names.index(span.job),
+                span.to_s - span.from_s,
+                left=span.from_s,
+                color=_NODES.get(span.node, _WAITING),
+                alpha=1.0 if trains else 0.25,
+                height=0.62 if trains else 0.3,
+            )
+        axes.set_yticks(range(len(names)), names)
+        axes.invert_yaxis()
+        axes.set_xlabel("seconds")
+        took = (
+            "" if seen.move_s is None else f", then {seen.moved} moves to n2 in {seen.move_s:.0f} s"
+        )
+        axes.set_title(
+            f"{seen.turns} turns on one GPU of n1 (blue){took} (orange); "
+            "narrow and pale: it waits, loads or is on its way",
+            loc="left",
+            fontsize=9,
+        )
         return _svg(figure)
 
 

@@ -15,17 +15,34 @@ if TYPE_CHECKING:
 
     from demo.comparison import Comparison, Figure
     from demo.results import JobRun
+    from demo.scene import SceneResult
 
 
-def write(comparison: Comparison, path: Path) -> None:
-    """Write report.html, and the overview as a picture of its own beside it."""
+def write(comparison: Comparison, path: Path, seen: SceneResult | None = None) -> None:
+    """Write report.html, and the pictures beside it, too."""
     path.parent.mkdir(parents=True, exist_ok=True)
     overview = plots.overview(comparison)
     (path.parent / "overview.svg").write_text(overview)
-    path.write_text(_page(comparison, overview))
+    if seen and seen.spans:
+        (path.parent / "live.svg").write_text(plots.scene(seen))
+    path.write_text(_page(comparison, overview, _live(seen) if seen and seen.spans else ""))
 
 
-def _page(comparison: Comparison, overview: str) -> str:
+def _live(seen: SceneResult) -> str:
+    """Turns and a move, as they were seen."""
+    picture = plots.scene(seen)
+    story = "".join(f"<li>{html.escape(line)}</li>" for line in seen.story)
+    return f"""<h2>Live: turns on one GPU, then a move</h2>
+<p>Two trainings of class <code>shared</code> on one GPU: one trains, the other is parked in host
+memory, {seen.turns} turns in all. Then the other node is back, and one goes on there: saved
+between two mini-batches, requeued, restored.</p>
+{picture[picture.index("<svg") :]}
+<p>What its story says:</p><ol>{story}</ol>
+<p><code>slipstream why</code> of it afterwards:</p><pre>{html.escape(seen.why)}</pre>
+"""
+
+
+def _page(comparison: Comparison, overview: str, live: str) -> str:
     cards = "".join(_card(figure) for figure in comparison.of_all())
     rows = "".join(_row(_cells(comparison, *pair)) for pair in comparison.pairs)
     names = [figure.name for figure in comparison.of_job(*next(comparison.pairs))]
@@ -55,7 +72,7 @@ once as guests on GPUs that others own, and the owners queue for whole GPUs as e
 more start at once, each needs longer to import PyTorch (the pale bars), owners too.</p>
 {overview[overview.index("<svg") :]}
 <table>{head}{rows}</table>
-</html>
+{live}</html>
 """
 
 

@@ -10,6 +10,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#define WAIT "wait\n"
+
 static int open_socket(const char* path, const char** why);
 static bool peer_may_answer(int fd, const char* path);
 static bool send_all(int fd, const char* text, int64_t deadline_ms);
@@ -97,6 +99,7 @@ static bool send_all(int fd, const char* text, int64_t deadline_ms) {
 // Until "ok" stands alone on the last line, or the other side closes.
 static bool receive_all(int fd, struct slip_answer* answer, int64_t deadline_ms) {
   size_t length = 0;
+  bool is_heard = false;
   for (;;) {
     if (length + 1 >= sizeof answer->text || !wait_for(fd, POLLIN, deadline_ms)) return false;
     ssize_t got = recv(fd, answer->text + length, sizeof answer->text - 1 - length, 0);
@@ -106,6 +109,12 @@ static bool receive_all(int fd, struct slip_answer* answer, int64_t deadline_ms)
     if (memchr(answer->text + length, '\0', (size_t)got)) return false;
     length += (size_t)got;
     answer->text[length] = '\0';
+    if (!is_heard && strncmp(answer->text, WAIT, strlen(WAIT)) == 0) {
+      is_heard = true;
+      deadline_ms = slip_now_ms() + SLIP_HEARD_MS;
+      length -= strlen(WAIT);
+      memmove(answer->text, answer->text + strlen(WAIT), length + 1);
+    }
     if (length == 3 ? strcmp(answer->text, "ok\n") == 0
                     : length > 3 && strcmp(answer->text + length - 4, "\nok\n") == 0)
       return true;

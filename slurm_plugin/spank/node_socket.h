@@ -2,7 +2,8 @@
 // Asks the node's coordinator what a task is to find in its environment. Knows nothing of Slurm.
 //
 // One line of text there, lines back: "env NAME=value", "unset NAME", and "ok" as the last. All
-// within one deadline. An answer that is not wholly understood is no answer.
+// within one deadline. An answer that is not wholly understood is no answer. "wait" as the first
+// line: somebody is there who has many to answer at this moment, and gets longer for the rest.
 #ifndef SLIPSTREAM_SPANK_NODE_SOCKET_H
 #define SLIPSTREAM_SPANK_NODE_SOCKET_H
 
@@ -11,6 +12,7 @@
 #include <stdint.h>
 
 enum { SLIP_ANSWER_SIZE = 32768, SLIP_ANSWER_LINES = 128 };
+enum { SLIP_HEARD_MS = 3000 };
 
 struct slip_order {
   const char* name;

@@ -57,6 +57,7 @@ static bool follow_answer(spank_t spank, const struct slip_answer* answer);
 static void lead_imports(spank_t spank, const char* folder);
 static void forget_gpu_requests(spank_t spank);
 static void bind_statically(spank_t spank, const struct slip_place* place, unsigned gpus);
+static void leave_address(spank_t spank);
 static unsigned number_in(spank_t spank, const char* variable);
 
 // --- in sbatch, srun and salloc --------------------------------------------------------------
@@ -309,7 +310,7 @@ static void write_request(spank_t spank, const struct slip_place* place, unsigne
   if (step == SLURM_EXTERN_CONT) strcpy(step_name, "extern");
   snprintf(request, size,
            "v=1 op=start job=%u step=%s uid=%u node=%s task=%u tasks=%u gpus=%u role=%s class=%s "
-           "token=%s%s%s\n",
+           "token=%s waits=1%s%s\n",
            id, step_name, (unsigned)uid, node, place->task, tasks, gpus, job.role, job.class_name,
            job.token, nodes[0] ? " nodes=" : "", nodes);
 }
@@ -373,6 +374,19 @@ static void bind_statically(spank_t spank, const struct slip_place* place, unsig
   char text[SLIP_GPUS_LIMIT * 4];
   slip_write_gpus(&bound, text, sizeof text);
   spank_setenv(spank, "CUDA_VISIBLE_DEVICES", text, 1);
+  leave_address(spank);
+}
+
+// For the hooks, which ask for a page of theirs when a coordinator is there again.
+static void leave_address(spank_t spank) {
+  char link[PATH_SIZE];
+  char folder[PATH_SIZE];
+  snprintf(link, sizeof link, "%s/inject", node_folder());
+  ssize_t length = readlink(link, folder, sizeof folder - 1);
+  if (length <= 0) return;  // there has never been one
+  folder[length] = '\0';
+  lead_imports(spank, folder);
+  spank_setenv(spank, "SLIPSTREAM_NODE", node_folder(), 1);
 }
 
 static unsigned number_in(spank_t spank, const char* variable) {

@@ -46,7 +46,7 @@ class Container:
             input=script,
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=280,
             check=False,
         )
         sys.stderr.write(done.stderr)  # for whoever reads a failure

@@ -17,6 +17,12 @@ DOCTOR: Final = (
     "SLIPSTREAM_GPU_STATE=/dev/shm/simulated-gpus SLURMD_NODENAME=n1 "
     "slipstream doctor --all --no-color || true"
 )
+INSTALL: Final = (
+    "printf '#!/bin/sh\\nexit 101\\n' >/usr/sbin/policy-rc.d && chmod 755 /usr/sbin/policy-rc.d && "
+    "apt-get update -q && DEBIAN_FRONTEND=noninteractive "
+    "apt-get install -y -q --no-install-recommends"
+)
+"""More of Debian, of which nothing is started."""
 PLACES: Final = (
     "/etc",
     "/usr",

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.docker, pytest.mark.timeout(300)]
 
+WITH_SOURCE = ("bookworm", "trixie")
+"""Whose archive has the source of its Slurm, which the select wrapper is built from."""
 TRAIN = (
     "cd /opt/examples && exec torch-python train.py --model=mlp --device=occupancy "
     "--minibatches=100000 --kernel-ms=2 --kernels-per-minibatch=2 --host-ms=20 --memory-mib=100 "
@@ -100,13 +102,28 @@ def test_a_guest_runs_beside_an_owner_of_all_gpus(controller: Container) -> None
     eventually(lambda: guest in str(controller.told("gpus")))
 
 
+def test_commands_work_on_a_host_without_the_scheduler(
+    controller: Container, nodes: list[Container]
+) -> None:
+    """As an ordinary user, by MUNGE and the network; nothing can be changed from there."""
+    job = controller.sbatch("--slip-class=guaranteed", "--gres=gpu:1", script="sleep 600")
+    controller.starts(job)
+    for one in nodes:
+        eventually(lambda one=one: job in one.run("slipstream", "jobs", user="user"))  # type: ignore[misc]
+        assert "guaranteed owner" in one.run("slipstream", "why", job, user="user")
+        assert "n1" in one.run("slipstream", "gpus", user="user")
+        refused = one.done("slipstream", "mode", "observe")
+        assert "the scheduler is at controller:6823: from other hosts" in refused.stderr
+
+
 def _has_trained(controller: Container, path: str) -> Callable[[], bool]:
     return lambda: "mini-batch 50/" in controller.run("cat", path)
 
 
-def test_slurmctld_follows_the_board(controller: Container) -> None:
+def test_slurmctld_follows_the_board(controller: Container, generation: str) -> None:
     """The select wrapper was built for exactly this Slurm, and is the one that is loaded."""
     if "PluginDir" not in controller.run("cat", "/etc/slurm/slurm.conf"):
+        assert generation not in WITH_SOURCE
         pytest.skip("the source of this Slurm is not in the archive, so there is no wrapper")
     job = controller.sbatch(
         *("--slip-class=opportunistic", "--gres=gpu:1", "-o", "/shared/board-%j"), script="true"

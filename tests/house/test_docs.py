@@ -15,6 +15,11 @@ import pytest
 
 from documents import ROOT, commands, pages
 from slipstream.cli import main
+from slipstream.core.moves import Stage
+from slipstream.core.node.reasons import SENTENCE, NodeReason
+from slipstream.core.reasons import Reason
+from slipstream.core.records import Phase
+from slipstream.wire.control_block import Phase as NodePhase
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -99,3 +104,16 @@ def _check_ours(words: list[str], typed: str) -> None:
             return
         if word.startswith("--") and word != "--help":
             assert word.split("=")[0] in known, f"{typed}: {word} is none of {sorted(known)}"
+
+
+def test_the_page_of_operations_has_each_state_a_job_can_be_in() -> None:
+    """Phases in the queue and on a node, stages of a move, and every reason with its sentence."""
+    text = (ROOT / "docs" / "operations.md").read_text()
+    states = {*Phase, *Stage, *Reason, *(one.name.lower() for one in NodePhase)}
+    # Answers to who asks for a move, a size or a park; and the reason of the phase `lost`.
+    answers = ("MOVES_", "MOVED_", "PARKS_", "HAS_", "NOT_R", "NOT_E", "NOT_P", "NEVER_", "MOVING")
+    asked_only = {one for one in Reason if one.name.startswith(answers)}
+    missing = [str(one) for one in states - asked_only if f"`{one}`" not in text]
+    assert not sorted(missing)
+    for reason in NodeReason:
+        assert f"| `{reason}` | {SENTENCE[reason].rstrip('.')} |" in text

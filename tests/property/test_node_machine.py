@@ -17,8 +17,9 @@ from hypothesis import strategies as st
 
 from node_world import DEVICE_MIB, GIB, World, guest, owner, shared
 from slipstream.core.node.commands import SetShare
+from slipstream.core.node.events import ParkOrdered
 from slipstream.core.node.rules import NodeRules
-from slipstream.core.node.wheel import Turn
+from slipstream.core.node.turns import Turn
 
 if TYPE_CHECKING:
     from slipstream.core.node.events import NodeJob
@@ -68,12 +69,18 @@ def check(world: World) -> None:
             assert body.share_pct == 100
             assert not body.parked
             assert body.asked_to_park_s is None
+        elif world.machine.is_ordered_away(body.job.job_id):
+            assert body.asked_to_park_s is not None
+            assert body.asked_to_return_s is None
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 def test_promises_hold_whatever_happens(data: st.DataObject) -> None:
-    """Caps add up to no more than the device, one turn per GPU, owners are left alone."""
+    """Caps add up to no more than the device, one turn per GPU, owners are left alone.
+
+    Whom an operator has parked stays asked to park.
+    """
     slope = data.draw(st.sampled_from([0.0, 0.3, 1.0, 3.0]))
     world = World(RULES, cost=lambda share: slope * share / 100).gpus(*GPUS)
     for number in range(1, data.draw(st.integers(2, 14))):
@@ -93,6 +100,10 @@ def test_promises_hold_whatever_happens(data: st.DataObject) -> None:
         if len(world.bodies) and data.draw(st.booleans()):
             body = world.bodies[data.draw(st.sampled_from(sorted(world.bodies)))]
             body.spilled_mib = data.draw(st.sampled_from([0, 2 * GIB]))
+        if len(world.bodies) and data.draw(st.booleans()):
+            named = data.draw(st.sampled_from(sorted(world.bodies)))
+            world.tell(ParkOrdered(world.now_s, named, parked=data.draw(st.booleans())))
+            check(world)
         for _ in range(data.draw(st.integers(0, 40))):
             world.run(0.1)
             check(world)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,12 +12,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 import progress
+from run_rig import SCRIPT
 from sandbox.jobs import sbatch
 from sandbox.trainings import slipstream, story, until, why
 from slipstream.sandbox import Sandbox, Shape
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 pytestmark = pytest.mark.sandbox
 
@@ -107,3 +109,29 @@ def test_an_operator_is_told_what_cannot_be(box: Sandbox, tmp_path: Path) -> Non
     job = sbatch(box, tmp_path / "out", "--slip-class=shared", script="sleep 600")
     until(box, job, lambda: why(box, job).get("phase"))
     assert slipstream(box, "resize", job, "2") is None
+
+
+def test_a_node_is_emptied_for_a_job_that_fits_nowhere(
+    box: Sandbox, tmp_path: Path, eventually: Callable[[Callable[[], bool]], bool]
+) -> None:
+    """One GPU of each node is free and two of one are wanted: a training moves to make room."""
+    box.run("scancel", "--user=root", check=False)
+    assert eventually(lambda: not box.run("squeue", "-h").stdout.strip())
+    hole = sbatch(box, tmp_path / "hole", "--gres=gpu:1", "--nodelist=n1", script="sleep 600")
+    until(box, hole, lambda: why(box, hole).get("phase") == "running")
+    train = shlex.join([sys.executable, SCRIPT, "--epochs=100000", "--pause-ms=60"])
+    jobs = []
+    for name in ("one", "two"):  # the first fills n1, so that the second is on n2
+        script = f"export LOSSES={tmp_path}/{name}.losses; exec {train}"
+        jobs.append(
+            sbatch(box, tmp_path / name, "--slip-class=shared", "--gres=gpu:1", script=script)
+        )
+        until(box, jobs[-1], lambda: (why(box, jobs[-1]).get("training") or {}).get("restorable"))
+    assert [why(box, job)["nodes"] for job in jobs] == [["n1"], ["n2"]]
+    box.run("scancel", hole)
+    flags = ("--slip-class=guaranteed", "--gres=gpu:2")
+    wide = sbatch(box, tmp_path / "wide", *flags, script="sleep 600")
+    until(box, wide, lambda: why(box, wide).get("phase") == "running", PATIENCE_S)
+    told = [story(box, job) for job in jobs]
+    assert sum("moves to n" in text for text in told) == 1, told
+    assert why(box, jobs[0])["nodes"] == why(box, jobs[1])["nodes"] != why(box, wide)["nodes"]

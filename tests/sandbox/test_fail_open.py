@@ -195,6 +195,7 @@ def test_the_coordinator_is_asked_and_followed(
         "gpus": "1",
         "role": "guest",
         "class": "opportunistic",
+        "waits": "1",
     }
     assert {"role=owner", "class=shared"} <= set(second)
 

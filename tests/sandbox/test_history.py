@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.sandbox
 
-SHAPE = Shape(nodes=1, gpus_per_node=2, racks=1, gpu_memory_mib=4096)
+SHAPE = Shape(nodes=1, gpus_per_node=6, racks=1, gpu_memory_mib=4096)
 
 
 @pytest.fixture
@@ -109,21 +109,27 @@ def test_auto_without_gres_gets_its_gpus_from_the_estimate(
         f"import runpy, sys\nsys.path.insert(0, {str(TRAIN.parent)!r})\n"
         f"runpy.run_path({str(TRAIN)!r}, run_name='__main__')\n"
     )
-    script = f"{LOOK}\nexec {training(50).replace(str(TRAIN), str(program))}"
+    script = f"{LOOK}\nexec {training(50, 5).replace(str(TRAIN), str(program))}"
 
-    def gres(*words: str) -> str:
-        """What a job of it holds in the end."""
-        before = len(runs(box))
-        output = tmp_path / f"{before}.out"
-        wait_for(box, sbatch(box, output, "--time=5", *words, script=script))
-        assert eventually(lambda: len(runs(box)) > before), output.read_text()
-        return seen(output.read_text()).gres
+    def submitted(name: str, *words: str) -> tuple[str, Path]:
+        """A job of it, and what it says."""
+        output = tmp_path / name
+        return sbatch(box, output, "--time=5", *words, script=script), output
 
-    assert gres("--slip-class=auto") == "gpu:1"
-    assert gres("--slip-class=shared", "--gres=gpu:2") == "gpu:2"
-    assert gres("--slip-class=shared", "--gres=gpu:2") == "gpu:2"
-    assert gres("--slip-class=auto") == "gpu:2"
-    assert gres("--slip-class=auto", "--gres=gpu:1") == "gpu:1"
+    def gres(output: Path) -> str:
+        """What a job holds; nothing before it runs."""
+        return seen(output.read_text()).gres if output.exists() else ""
+
+    two = ("--slip-class=shared", "--gres=gpu:2")
+    known = [submitted("a", "--slip-class=auto"), submitted("b", *two), submitted("c", *two)]
+    wait_for(box, *(job for job, _ in known))
+    assert eventually(lambda: len(runs(box)) == len(known))
+    assert [gres(output) for _, output in known] == ["gpu:1", "gpu:2", "gpu:2"]
+    auto, outcome = submitted("d", "--slip-class=auto")
+    named, explicit = submitted("e", "--slip-class=auto", "--gres=gpu:1")
+    assert eventually(lambda: bool(gres(outcome) and gres(explicit)))
+    assert (gres(outcome), gres(explicit)) == ("gpu:2", "gpu:1")
+    box.run("scancel", auto, named)
 
 
 def test_a_run_survives_both_daemons(box: Sandbox, tmp_path: Path, eventually: Eventually) -> None:

@@ -4,12 +4,15 @@
 from __future__ import annotations
 
 import contextlib
+import json
+import shlex
 import sys
 import time
 from typing import TYPE_CHECKING
 
 import pytest
 
+from sandbox.jobs import sbatch, wait_for
 from sandbox.test_moves import PATIENCE_S, moved, told, trains
 from sandbox.trainings import slipstream, story, until, why
 from slipstream.sandbox import Sandbox, Shape
@@ -50,7 +53,9 @@ def box(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
     """Two nodes of one GPU, each in its own network; nobody finds the scheduler's event socket."""
     shape = Shape(nodes=2, gpus_per_node=1, racks=1)
     home = tmp_path_factory.mktemp("h")
-    with Sandbox.started(shape, name="hosts", home=home, daemons=True, netns=True) as sandbox:
+    with Sandbox.started(
+        shape, name="hosts", home=home, daemons=True, netns=True, enforce=True
+    ) as sandbox:
         (sandbox.layout.run / "events.sock").unlink()
         yield sandbox
 
@@ -100,6 +105,45 @@ def test_a_training_is_seen_and_moved_across_hosts_whoever_is_killed(
     before = told(box, job).get("minibatch") or 0
     until(box, job, lambda: (told(box, job).get("minibatch") or 0) > before)
     box.run("scancel", job)
+
+
+def test_what_an_operator_parks_stays_parked_whoever_is_killed(
+    box: Sandbox, tmp_path: Path
+) -> None:
+    """It gives up its GPU; neither daemon's end brings it back, and a release does."""
+    job = trains(box, tmp_path / "job", slip_class="opportunistic", gres="slot:1", epochs=10_000)
+    assert slipstream(box, "park", job, "--why", "a course")
+    until(box, job, lambda: told(box, job).get("phase") == "parked")
+    assert (why(box, job)["reason"], told(box, job)["node_reason"]) == ("parked", "operator")
+    done = told(box, job)["minibatch"]
+    (node,) = why(box, job)["nodes"]
+    for name in ("scheduler", f"coordinator-{node}"):
+        box.kill(name)
+    box.revive()
+    (box.layout.run / "events.sock").unlink(missing_ok=True)
+    assert eventually(lambda: metric(box, "slipstream_links") == 2)
+    until(box, job, lambda: told(box, job).get("phase") == "parked")
+    assert told(box, job)["minibatch"] == done
+    assert slipstream(box, "release", job)
+    until(box, job, lambda: (told(box, job).get("minibatch") or 0) > done)
+    assert "released: an operator asked" in story(box, job)
+    box.run("scancel", job)
+
+
+def test_commands_work_on_a_host_that_has_no_scheduler(box: Sandbox, tmp_path: Path) -> None:
+    """By the network alone: a job looks at the cluster from its node."""
+    asks = shlex.join([sys.executable, "-m", "slipstream.cli"])
+    where = f"SLIPSTREAM_SCHEDULER={box.plan().link} SLIPSTREAM_RUN_DIR={tmp_path}/none"
+    script = (
+        f"export {where}; {asks} jobs --json && {asks} why $SLURM_JOB_ID && {asks} move 1 --yes"
+    )
+    job = sbatch(box, tmp_path / "out", "--slip-class=guaranteed", "--gres=gpu:1", script=script)
+    wait_for(box, job)
+    told = (tmp_path / "out").read_text()
+    listed, end = json.JSONDecoder().raw_decode(told)
+    assert {one["job"]: one["role"] for one in listed["jobs"]}[job] == "owner"
+    assert f"job {job} (wrap): running, guaranteed owner" in told[end:]
+    assert "from other hosts it can only be asked. Run this there." in told[end:]
 
 
 def test_who_is_not_believed_is_counted(box: Sandbox) -> None:

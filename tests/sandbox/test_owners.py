@@ -268,6 +268,29 @@ def test_a_guest_bound_without_a_coordinator_is_away_from_owners_and_seated_afte
     assert eventually(lambda: seated(box) == [(owner, []), (None, guests)]), seated(box)
 
 
+def test_a_guest_bound_without_a_coordinator_yields_once_there_is_one(
+    box: Sandbox, tmp_path: Path, eventually: Eventually
+) -> None:
+    """Its hooks ask for the page that nobody gave it at its start."""
+    gate, output = tmp_path / "gate", tmp_path / "guest"
+    until = f"until [ -e {gate} ]; do sleep 0.1; done"
+    box.kill("coordinator-n1")
+    trains(box, output, *GUEST, before=f"{until};")
+    assert eventually(lambda: _run(box) == 1)
+    time.sleep(STILL_S)  # it was asked for in vain
+    box.revive()
+    gate.touch()
+    assert eventually(lambda: minibatches(output) > 5), output.read_text()
+    waits(box, tmp_path / "owner", "--gres=gpu:2")
+
+    def stands() -> bool:
+        before = minibatches(output)
+        time.sleep(STILL_S)
+        return minibatches(output) == before
+
+    assert eventually(stands), output.read_text()
+
+
 def _run(box: Sandbox) -> int:
     """How many jobs run."""
     return len(box.run("squeue", "-h", "--states=running").stdout.splitlines())

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from hooks_rig import FOREVER_NS
+from munge_rig import hosts
 from slipstream.coordinator import blocks
 from slipstream.torch_hooks import block as hook_blocks
 from slipstream.torch_hooks.notes import Notes
@@ -21,6 +22,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from hooks_rig import Make
+    from munge_rig import Hosts
+
+
+@pytest.fixture(scope="session")
+def realms() -> Iterator[Hosts]:
+    """Three munged daemons of two realms, for all tests that speak between hosts."""
+    with hosts() as three:
+        yield three
 
 
 @pytest.fixture

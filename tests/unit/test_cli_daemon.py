@@ -106,6 +106,38 @@ def test_resize_says_what_it_does_and_how_to_undo_it(rig: Served) -> None:
     assert "is to train with 2 GPUs instead of 1, on n1: lunch" in said(rig, "why", "7")
 
 
+def test_park_and_release_say_what_they_do_and_how_to_undo_it(rig: Served) -> None:
+    """Both ask first; where they cannot, why; programs get the same as data."""
+    guest = replace(request(1, role=Role.GUEST), job_class=JobClass.OPPORTUNISTIC)
+    seen = replace(sight("7", guest, Standing.RUNNING), number=7, nodes=("n1",))
+    rig.tell(looked(11.0, seen, sight("8", request(2))))
+    training = Training(ref="7", phase="training", minibatch=9)
+    rig.tell(NodeReported(at_s=12.0, node="n1", jobs=(training,)))
+    waits = slipstream(rig, "park", "8", "--yes")
+    assert waits.exit_code == 1
+    assert "job 8 is not parked (parks_only_running): Only a job that runs" in waits.output
+    assert "is not released (not_parked)" in slipstream(rig, "release", "7", "--yes").output
+    assert slipstream(rig, "park", "7", "--minutes", "0").exit_code == 2
+    asked = CliRunner().invoke(
+        main, ["park", "7"], input="n\n", env={"SLIPSTREAM_RUN_DIR": str(rig.run_dir)}
+    )
+    assert "give up its GPU until it is released? [y/N]" in asked.output
+    assert rig.engine.machine.state.parked == {}
+    text = said(rig, "park", "7", "--yes", "--why", "a course", "--minutes", "90")
+    assert "job 7 on n1 gives up its GPU at its next mini-batch and stays parked until " in text
+    assert "back again: slipstream release 7" in text
+    explained = said(rig, "why", "7")
+    assert "'slipstream release' lets it go on (a course; for 90 min). [parked]" in explained
+    assert "parked by an operator: a course" in explained
+    assert [one["job"] for one in json.loads(said(rig, "jobs", "-t", "parked", "--json"))["jobs"]]
+    told = json.loads(said(rig, "release", "7", "--json"))
+    assert (told["job"], told["parked"], told["nodes"]) == ("7", False, ["n1"])
+    assert "parked again: slipstream park 7" in said(rig, "park", "7", "--yes") + said(
+        rig, "release", "7", "--yes"
+    )
+    assert rig.engine.machine.state.parked == {}
+
+
 def test_gpus_shows_what_is_measured(rig: Served) -> None:
     """Each GPU in a line; a node nobody reports about in one."""
     gpus = (

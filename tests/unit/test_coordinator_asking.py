@@ -158,7 +158,7 @@ def test_who_was_asked_to_save_by_an_earlier_coordinator_is_asked_anew(tmp_path:
     """It may have done that: a new question has a new epoch, and is asked once."""
     (rank,), pages = ranks(tmp_path, 8)
     pages[0].direct(Directive(epoch=4, request=Request.CHECKPOINT))
-    orders = Orders(Reflexes(Mode.ENFORCE), Gangs("n1"))
+    orders = Orders(Reflexes(Mode.ENFORCE), Gangs("n1"), tmp_path / "parked.json")
     seat = Seat(7, os.getuid(), Role.GUEST, "shared", "t", ("a",))
     orders.saving.add(7)
     for _ in range(2):

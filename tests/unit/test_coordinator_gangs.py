@@ -20,9 +20,12 @@ from scheduler_rig import served
 from slipstream.coordinator.gangs import BELIEVED_FOR_S, NOTICE_S, Call, Gangs, Together
 from slipstream.coordinator.seats import Task
 from slipstream.coordinator.tenants import Tenant
+from slipstream.core.classes import JobClass, Role
+from slipstream.core.node.events import NodeJob
+from slipstream.core.node.turns import Member, Turn
 from slipstream.scheduler.messages import TurnCalled, TurnsCalled, read_told
 from slipstream.wire import control_block
-from slipstream.wire.control_block import Phase, Progress, Up
+from slipstream.wire.control_block import Directive, Phase, Progress, Up
 from stepd_rig import Slurm, slurm_node
 
 if TYPE_CHECKING:
@@ -46,7 +49,10 @@ def test_the_first_node_leads_and_the_others_follow_it_for_a_while() -> None:
     gangs.seen(tenants("n1", "n2"), 100.0)
     assert gangs.together(7) is None
     assert gangs.called(7, Call("n1", runs=False, after=40), 100.0)
-    assert (gangs.following(), gangs.together(7)) == ({7: False}, Together(after=40))
+    assert (gangs.following(), gangs.together(7)) == (
+        {7: Call("n1", runs=False, after=40)},
+        Together(after=40),
+    )
     gangs.seen(tenants("n1", "n2"), 100.0 + BELIEVED_FOR_S)
     assert (gangs.following(), gangs.together(7)) == ({}, None)
     leads = Gangs("n1")
@@ -73,11 +79,29 @@ def test_only_the_first_node_of_a_job_is_followed(nodes: tuple[str, ...], leader
 
 
 def test_a_call_is_read_and_carried_to_the_other_nodes() -> None:
-    """Job, whether it runs, after which mini-batch it waits."""
+    """Job, whether it runs, after which mini-batch it waits, whether it is next."""
     call = {"job_id": 7, "runs": False, "after": 40, "nodes": ["n1", "n2"]}
-    line = json.dumps({"v": 1, "node": "n1", "at_s": 1.0, "calls": [call]}).encode()
-    expected = TurnCalled(7, runs=False, after=40, nodes=("n1", "n2"))
-    assert read_told(line) == TurnsCalled("n1", (expected,))
+    for returns in (False, True):
+        told = [{**call, "returns": returns} if returns else call]
+        line = json.dumps({"v": 1, "node": "n1", "at_s": 1.0, "calls": told}).encode()
+        expected = TurnCalled(7, runs=False, after=40, nodes=("n1", "n2"), returns=returns)
+        assert read_told(line) == TurnsCalled("n1", (expected,))
+
+
+def test_a_leader_calls_a_gang_back_before_its_turn() -> None:
+    """What the wheel of its first node wants of it is what its other nodes hear."""
+    gangs = Gangs("n1")
+    gangs.seen(tenants("n1", "n2"), 100.0)
+    job = NodeJob(
+        job_id=7,
+        job_class=JobClass.SHARED,
+        role=Role.GUEST,
+        gpus=("a",),
+        gang=("n1", "n2"),
+    )
+    member = Member(job=job, turn=Turn.WAITING, ready=True, returns=True)
+    (call,) = gangs.calls([member], {7: Directive()})
+    assert call == {"job_id": 7, "runs": False, "returns": True, "after": 0, "nodes": ["n1", "n2"]}
 
 
 @dataclass

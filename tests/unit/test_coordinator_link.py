@@ -4,21 +4,20 @@
 from __future__ import annotations
 
 import os
-import tempfile
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from coordinator_rig import Coordinator, coordinated_node, eventually
 from link_rig import CLUSTER, Hall, hall, open_hall
-from munge_rig import munged, realm
 from slipstream.cli.doctor.facts import linked
 from slipstream.core.commands import Save
 from slipstream.core.events import JobSaved, NodeReported
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from munge_rig import Hosts
 
 pytestmark = [
     pytest.mark.unit,
@@ -27,18 +26,12 @@ pytestmark = [
 
 
 @pytest.fixture
-def pair() -> Iterator[tuple[Hall, Coordinator]]:
+def pair(realms: Hosts) -> Iterator[tuple[Hall, Coordinator]]:
     """A scheduler's door, not open yet, and a coordinator that looks for it."""
-    key = realm()
-    with (
-        tempfile.TemporaryDirectory(prefix="slip-link-") as folder,
-        munged(Path(folder) / "h", key) as head,
-        munged(Path(folder) / "n", key),
-    ):
-        here = hall(head)
-        words = (f"--scheduler={here.where}", f"--cluster={CLUSTER}")
-        with coordinated_node(*words, f"--munge-socket={folder}/n/s") as node:
-            yield here, node
+    here = hall(realms.head)
+    words = (f"--scheduler={here.where}", f"--cluster={CLUSTER}")
+    with coordinated_node(*words, f"--munge-socket={realms.folder}/n/s") as node:
+        yield here, node
 
 
 def reported(here: Hall, job: str) -> bool:

@@ -117,8 +117,8 @@ def test_an_owner_cuts_its_guest_and_the_guest_gets_what_is_left(slurm: Slurm) -
             assert directive(guest_page).cap_bytes > 0
             assert directive(owner_page).share_pct == 100
             found = node.metrics()
-            # By the machine's own count, since a look at the page may come late: 1, 2, 3, 5, 7, 11.
-            for why, least in (("baseline_learned", 1), ("owner_steady", 5)):
+            # By the machine's own count, since a look at the page may come late: 1, 2, 4, 8, 16.
+            for why, least in (("baseline_learned", 1), ("owner_steady", 4)):
                 name = f'slipstream_node_commands_total{{kind="setshare",why="{why}"}}'
                 assert found[name] >= least
             assert found['slipstream_owner_slowdown_pct{guaranteed="true",job="5"}'] < 50

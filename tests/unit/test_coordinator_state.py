@@ -154,6 +154,7 @@ def test_an_event_says_who_sits_where() -> None:
         "v": 1,
         "node": "n1",
         "at_s": 5.0,
+        "enforces": True,
         "gpus": [
             {
                 "index": 0,

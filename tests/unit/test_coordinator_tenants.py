@@ -161,7 +161,6 @@ def test_what_was_told_first_counts(tree: Tree, tenants: Tenants) -> None:
     tenants.look()
     tree.add(11, "python", {"PATH": "/bin"}, parent=10, uid=1000)
     assert tenants.look()[5].holds == {0}
-    assert tenants.look(anew=True)[5].holds == {0}
 
 
 def test_a_task_that_is_about_to_start_is_looked_at_again(tree: Tree, tenants: Tenants) -> None:
@@ -187,16 +186,32 @@ def test_jobs_that_have_ended_are_not_there(tree: Tree, tenants: Tenants) -> Non
     assert tenants.look() == {}
 
 
-def test_a_number_that_was_given_again_is_seen_when_all_are_looked_at(
-    tree: Tree, tenants: Tenants
-) -> None:
-    """In between only new numbers are: that is what makes a look cheap."""
+def test_a_number_that_was_given_again_is_another_process(tree: Tree, tenants: Tenants) -> None:
+    """Only numbers are looked at that were not there the last time: that makes a look cheap."""
     tree.add(10, "cron")
     tree.add(11, "cron")
     tenants.look()
+    tree.end(10)
+    tree.end(11)
+    tenants.look()
     tree.task(11, 5, SLURM_JOB_GPUS="0")
-    assert tenants.look() == {}
-    assert set(tenants.look(anew=True)) == {5}
+    assert set(tenants.look()) == {5}
+
+
+def test_a_slurmstepd_is_asked_for_its_title_once(tree: Tree, tenants: Tenants) -> None:
+    """And again if its number is another's by now, or if it had none yet."""
+    tree.add(10, "slurmstepd", title="")
+    tenants.look()
+    tree.add(10, "slurmstepd", title="slurmstepd: [5.batch]")
+    tenants.look()
+    tree.add(10, "slurmstepd", title="slurmstepd: [5.extern]")
+    tree.add(11, "sleep", {"SLURM_JOB_ID": "5", "SLURMD_NODENAME": "n1"}, parent=10, uid=1000)
+    assert tenants.look()[5].tasks[0].step == "batch"
+    tree.end(10)
+    tree.end(11)
+    tree.add(10, "slurmstepd", title="slurmstepd: [6.7]", ticks=99)
+    tree.add(12, "sleep", {"SLURM_JOB_ID": "6", "SLURMD_NODENAME": "n1"}, parent=10, uid=1000)
+    assert tenants.look()[6].tasks[0].step == "7"
 
 
 def test_a_process_that_ends_while_it_is_looked_at_is_nobody(tree: Tree) -> None:
@@ -228,4 +243,3 @@ def test_a_young_process_may_become_another(tree: Tree, age_s: int, *, is_found:
     assert tenants.look() == {}
     tree.task(100, 5, SLURM_JOB_GPUS="0")
     assert (5 in tenants.look()) is is_found
-    assert 5 in tenants.look(anew=True)

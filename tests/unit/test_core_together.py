@@ -16,6 +16,7 @@ from slipstream.core.network.batch import place_batch
 from slipstream.core.placement import need_of
 from slipstream.core.together import MOST_TOGETHER, proposed
 from slipstream.core.topology import Group, Topology
+from slipstream.core.wires import Wires
 
 if TYPE_CHECKING:
     from slipstream.core.machine import Machine
@@ -87,7 +88,7 @@ def test_guests_single_nodes_and_one_gang_alone_are_no_batch() -> None:
             need = need_of(one)
             assert need
             needs[one.token] = need
-        return proposed(needs, nodes, lambda _: 4, Topology(GROUPS))
+        return proposed(needs, nodes, lambda _: 4, Topology(GROUPS), Wires())
 
     assert found(gang(1, 2, 1)) == {}
     assert found(gang(1, 2, 1), request(2), gang(3, 2, 5)) == {}

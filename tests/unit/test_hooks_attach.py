@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from lua.answering import Answering
 from slipstream.coordinator import blocks
 from slipstream.torch_hooks import block as hook_blocks
 from slipstream.wire.control_block import Identity, Phase, Role
@@ -48,6 +49,22 @@ print(status().attached, status().minibatches)
 detach()
 boundary()
 print(status().attached, status().minibatches)
+"""
+
+
+LATE = """
+import os
+from slipstream.torch_hooks import pages
+from slipstream.torch_hooks.attach import attach, boundary, status
+pages._RETRY_NS = 0
+attach()
+boundary()
+print(status().attached)
+node = os.environ["SLIPSTREAM_NODE"]
+os.link(f"{node}/away.sock", f"{node}/node.sock")
+for _ in range(3):
+    boundary()
+print(status().attached, status().minibatches, os.environ["SLIPSTREAM_CONTROL"])
 """
 
 
@@ -199,6 +216,24 @@ def test_a_loop_without_torch_marks_its_boundaries_itself(page: blocks.Block) ->
     page.refresh()
     assert (done.stdout, done.stderr) == ("True 3\nFalse 0\n", "")
     assert page.progress.phase == Phase.ENDED
+
+
+def test_a_task_that_nobody_answered_asks_again(page: blocks.Block, tmp_path: Path) -> None:
+    """In the name of its job, until there is a coordinator; whom it starts asks as others do."""
+    answer = f"env SLIPSTREAM_CONTROL={page.path}\nok\n".encode()
+    with Answering(tmp_path / "away.sock", lambda _line: answer) as coordinator:
+        done = ran(
+            LATE,
+            SLIPSTREAM_NODE=str(tmp_path),
+            SLURM_JOB_ID="7",
+            SLURM_STEP_ID="3",
+            SLURM_LOCALID="2",
+        )
+    assert done.stderr == ""
+    assert done.stdout.splitlines() == ["False", f"True 3 {page.path}"]
+    assert [one.decode() for one in coordinator.asked] == [
+        f"v=1 op=block uid={os.getuid()} job=7 step=3 task=2\n"
+    ]
 
 
 def test_a_python_without_slipstream_finds_the_hooks_and_nothing_else(

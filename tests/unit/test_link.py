@@ -6,24 +6,20 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import tempfile
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from link_rig import CLUSTER, Hall, hall, on_air, until
-from munge_rig import munged, realm, sealed_as
+from munge_rig import sealed_as
 from slipstream.core.commands import Save
 from slipstream.scheduler import door
 from slipstream.slurm_plugin import link
 from slipstream.slurm_plugin.link import Address, LinkError, Party, Refusal
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from slipstream.slurm_plugin.munge import Munge
+    from munge_rig import Hosts
 
 pytestmark = [
     pytest.mark.unit,
@@ -33,31 +29,16 @@ pytestmark = [
 NOBODY = 65_534
 
 
-@pytest.fixture(scope="module")
-def realms() -> Iterator[dict[str, Munge]]:
-    """The scheduler's host, a node's, and one of another realm."""
-    key = realm()
-    with tempfile.TemporaryDirectory(prefix="slip-link-") as folder:
-        Path(folder).chmod(0o755)
-        at = Path(folder)
-        with (
-            munged(at / "h", key) as head,
-            munged(at / "n", key) as node,
-            munged(at / "f", realm()) as foreign,
-        ):
-            yield {"head": head, "node": node, "foreign": foreign}
-
-
 @pytest.fixture
-def here(realms: dict[str, Munge]) -> Hall:
+def here(realms: Hosts) -> Hall:
     """A scheduler that listens for other hosts."""
-    return hall(realms["head"])
+    return hall(realms.head)
 
 
 @pytest.fixture
-def node(realms: dict[str, Munge]) -> Party:
+def node(realms: Hosts) -> Party:
     """A coordinator of another host."""
-    return Party(realms["node"], CLUSTER, frozenset({0}))
+    return Party(realms.node, CLUSTER, frozenset({0}))
 
 
 def line(node: str = "n1", **more: object) -> bytes:
@@ -146,11 +127,11 @@ def test_a_credential_counts_for_this_greeting_and_cluster_only(
     on_air(here, work)
 
 
-def test_strangers_and_forgers_stay_outside(here: Hall, realms: dict[str, Munge]) -> None:
+def test_strangers_and_forgers_stay_outside(here: Hall, realms: Hosts) -> None:
     """A user of the realm, root of another realm, garbage, a line without end."""
-    users = sealed_as(NOBODY, realms["node"], payload("x"))
-    others = realms["foreign"].seal(payload("x"), 0)
-    for_nobody = realms["node"].seal(payload("x"), NOBODY)
+    users = sealed_as(NOBODY, realms.node, payload("x"))
+    others = realms.foreign.seal(payload("x"), 0)
+    for_nobody = realms.node.seal(payload("x"), NOBODY)
 
     async def work(here: Hall) -> None:
         await refused(here, Refusal.STRANGER, users + b"\n")

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import socket
+import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -113,6 +115,24 @@ def test_alerts_ask_for_what_is_exported(tmp_path: Path, coordinator_text: str) 
     jobs = {one["job_name"] for one in scraped["scrape_configs"]}
     asked = {word for rule in rules for word in re.findall(r'up{job="([^"]+)"}', rule["expr"])}
     assert asked == jobs
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        pytest.param(("check", "config", "prometheus.yml"), id="configuration and rules"),
+        pytest.param(("test", "rules", "slipstream.test.yml"), id="what the alerts do"),
+    ],
+)
+def test_prometheus_itself_understands_them(words: tuple[str, ...]) -> None:
+    """By its own tool: the rules, and when they fire for whom with which words."""
+    promtool = shutil.which("promtool")
+    if promtool is None:
+        pytest.skip("promtool is not here: apt-get install prometheus")
+    done = subprocess.run(
+        [promtool, *words], cwd=DEPLOY / "prometheus", capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_dashboards_ask_for_what_is_exported(tmp_path: Path, coordinator_text: str) -> None:

@@ -4,18 +4,18 @@
 from __future__ import annotations
 
 import os
-import tempfile
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from munge_rig import munged, realm, sealed_as
+from munge_rig import sealed_as
 from slipstream.slurm_plugin import site
 from slipstream.slurm_plugin.munge import MOST_CREDENTIAL_BYTES, Munge, MungeError, Opened
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from pathlib import Path
+
+    from munge_rig import Hosts
 
 pytestmark = [
     pytest.mark.unit,
@@ -25,28 +25,18 @@ pytestmark = [
 NOBODY = 65_534
 
 
-@pytest.fixture(scope="module")
-def hosts() -> Iterator[tuple[Munge, Munge]]:
-    """Two hosts of one realm."""
-    key = realm()
-    with tempfile.TemporaryDirectory(prefix="slip-munge-") as folder:
-        Path(folder).chmod(0o755)
-        with munged(Path(folder) / "a", key) as one, munged(Path(folder) / "b", key) as other:
-            yield one, other
-
-
-def test_what_is_sealed_on_one_host_is_opened_on_another(hosts: tuple[Munge, Munge]) -> None:
+def test_what_is_sealed_on_one_host_is_opened_on_another(realms: Hosts) -> None:
     """With the bytes as they were, whatever they are, and the user who sealed them."""
-    one, other = hosts
+    one, other = realms.head, realms.node
     payload = bytes(range(256))
     assert other.open(one.seal(payload, 0)) == Opened(0, payload)
     assert other.open(one.seal(b"", 0)) == Opened(0, b"")
     assert other.open(sealed_as(NOBODY, one, b"x")) == Opened(NOBODY, b"x")
 
 
-def test_a_credential_is_read_once_and_by_its_user_only(hosts: tuple[Munge, Munge]) -> None:
+def test_a_credential_is_read_once_and_by_its_user_only(realms: Hosts) -> None:
     """A second time it is a replay, which is known as such."""
-    one, other = hosts
+    one, other = realms.head, realms.node
     credential = one.seal(b"x", 0)
     other.open(credential)
     with pytest.raises(MungeError, match=r"[Rr]eplay") as caught:
@@ -59,10 +49,10 @@ def test_a_credential_is_read_once_and_by_its_user_only(hosts: tuple[Munge, Mung
 @pytest.mark.parametrize(
     "garbage", [b"", b"MUNGE:", b"MUNGE:AwQ=:", b"x" * MOST_CREDENTIAL_BYTES, b"a\0b", b"x" * 5000]
 )
-def test_what_is_no_credential_is_an_error(hosts: tuple[Munge, Munge], garbage: bytes) -> None:
+def test_what_is_no_credential_is_an_error(realms: Hosts, garbage: bytes) -> None:
     """Of any form and length."""
     with pytest.raises(MungeError) as caught:
-        hosts[0].open(garbage)
+        realms.head.open(garbage)
     assert not caught.value.replayed
 
 
@@ -75,7 +65,8 @@ def test_without_munged_it_says_so(tmp_path: Path) -> None:
 def test_slurm_conf_says_who_the_cluster_is(tmp_path: Path) -> None:
     """In any case of letters, comments left out; what cannot be read says nothing."""
     text = "#ClusterName=old\nclustername = deep # the new one\nAuthInfo=ttl=60,socket=/m.s\n"
-    (tmp_path / "slurm.conf").write_text(f"{text}SlurmUser=slurm\nNodeName=n1 CPUs=2\n")
+    text += "SlurmUser=slurm\nPrivateData=usage,Jobs\nNodeName=n1 CPUs=2\n"
+    (tmp_path / "slurm.conf").write_text(text)
     found = site.read({"SLURM_CONF": f"{tmp_path}/slurm.conf"})
-    assert found == site.Site(cluster="deep", slurm_user="slurm", munge_socket="/m.s")
+    assert found == site.Site(cluster="deep", slurm_user="slurm", munge_socket="/m.s", private=True)
     assert site.read({"SLURM_CONF": f"{tmp_path}/none"}) == site.Site()

@@ -8,7 +8,10 @@ from itertools import combinations, permutations
 import pytest
 
 from network_world import racks, room
+from slipstream.core.network.fabric import Fabric
 from slipstream.core.network.gangs import Gang, Plan, nodes_of, ring, with_roles
+from slipstream.core.network.layout import Layout
+from slipstream.core.network.room import Room
 from slipstream.core.network.scoring import ACROSS, OURS, PUBLISHED, Weights, cost_of, score
 from slipstream.core.network.traffic import crowding, uplinks
 
@@ -97,6 +100,21 @@ def test_a_server_sends_to_each_worker_of_another_rack() -> None:
     fabric = room(racks(2, 2), [8] * 4).fabric
     gang = with_roles("job", {"ps": 1, "worker": 3}, mbps=100)
     assert uplinks(gang, (0, 1, 2, 3), fabric) == {0: 200, 1: 200}
+
+
+def test_what_others_send_leaves_less_for_a_job() -> None:
+    """They fill two thirds of one rack's uplink: what is too much is this job's, a third of it."""
+    topology = racks(2, 2)
+    fabric = Fabric(dict.fromkeys(("n00", "n01", "n02", "n03"), 8), topology)
+    busy = Room(fabric, sent={fabric.rack_names[0]: 100.0, "elsewhere": 900.0})
+    gang, weights = nodes_of("a", 2, 4, mbps=100), Weights(uplink_mbps=150)
+    assert crowding([(gang, (0, 2))], fabric, 150, busy.sent) == pytest.approx(1 / 3)
+    layout = Layout([gang], busy.rebuilt(), weights)
+    layout.put(0, (0, 2))
+    plan = Plan("a", ("n00", "n02"))
+    assert layout.score == pytest.approx(score([gang], [plan], busy.copy(), weights))
+    layout.drop(0)
+    assert layout.score == pytest.approx(0.0)
 
 
 def test_only_what_an_uplink_cannot_carry_counts() -> None:

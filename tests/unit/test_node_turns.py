@@ -12,7 +12,7 @@ from slipstream.core.node.commands import Park, Return, Unpark
 from slipstream.core.node.events import JobArrived, TurnCalled, TurnsPassed
 from slipstream.core.node.reasons import NodeReason
 from slipstream.core.node.rules import NodeRules
-from slipstream.core.node.wheel import Turn
+from slipstream.core.node.turns import Turn
 
 pytestmark = pytest.mark.unit
 
@@ -189,6 +189,51 @@ def test_a_gang_led_elsewhere_runs_when_it_is_called() -> None:
     world.tell(TurnCalled(world.now_s, 1, runs=False))
     world.run(1)
     assert on_gpu(world) == [2]
+
+
+def follower(memory_mib: int) -> World:
+    """A gang that is led elsewhere, parked after a turn, and one of this node that trains."""
+    world = World(RULES).gpus("a")
+    world.arrive(replace(shared(1), gang=("n0", "n1"), leads=False), memory_mib=memory_mib)
+    world.tell(TurnCalled(world.now_s, 1, runs=True))
+    world.run(2)
+    world.arrive(shared(2), memory_mib=4 * GIB)
+    world.tell(TurnCalled(world.now_s, 1, runs=False))
+    world.run(2)
+    assert world.on_gpu("a") == [2]
+    return world
+
+
+def test_a_gang_led_elsewhere_comes_back_before_its_turn() -> None:
+    """Its leader calls it back: its memory is there when its turn begins, on this node, too."""
+    world = follower(4 * GIB)
+    world.tell(TurnCalled(world.now_s, 1, runs=False, returns=True))
+    world.run(1)
+    assert world.on_gpu("a") == [1, 2]
+    assert world.machine.why(1) is NodeReason.NEXT_TURN
+    world.tell(TurnCalled(world.now_s, 1, runs=True))
+    world.run(1)
+    assert on_gpu(world) == [1]
+    assert [type(one) for _, one in world.commands if one.job_id == 1][-2:] == [Return, Unpark]
+
+
+def test_a_gang_that_was_called_back_and_passed_over_leaves_again() -> None:
+    """By its leader, for a new job's first mini-batches say."""
+    world = follower(4 * GIB)
+    world.tell(TurnCalled(world.now_s, 1, runs=False, returns=True))
+    world.run(1)
+    world.tell(TurnCalled(world.now_s, 1, runs=False))
+    world.run(1)
+    assert world.on_gpu("a") == [2]
+
+
+def test_where_there_is_no_room_a_called_gang_stays_away() -> None:
+    """Its leader's GPU may be emptier than this one."""
+    world = follower(14 * GIB)
+    world.tell(TurnCalled(world.now_s, 1, runs=False, returns=True))
+    world.run(1)
+    assert world.on_gpu("a") == [2]
+    assert not any(isinstance(one, Return) for _, one in world.commands)
 
 
 def test_shared_guests_of_a_guaranteed_owner_take_turns_among_themselves() -> None:

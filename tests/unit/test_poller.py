@@ -259,6 +259,29 @@ def test_reading_never_waits_for_a_poll(commands: FakeCommands) -> None:
     poller.stop()
 
 
+def test_a_try_that_nobody_answered_asks_for_no_rest(
+    commands: FakeCommands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Four times the 9 s that Slurm's clients try for would be 36 s without a look."""
+    hanging = Hanging(commands)
+    commands.cluster.up = False
+    poller = Poller(CliSlurm(hanging), QUICK)
+    rests: list[tuple[float, float]] = []
+
+    def rest(delay_s: float, least_s: float) -> float:
+        rests.append((delay_s, least_s))
+        monkeypatch.setattr(poller, "_stopping", True)
+        return delay_s
+
+    monkeypatch.setattr(poller, "_rest", rest)
+    poller.start()
+    assert hanging.asked.wait(10)
+    time.sleep(0.2)
+    hanging.may_answer.set()
+    poller.stop()
+    assert rests == [(QUICK.fastest_s, QUICK.fastest_s)]
+
+
 def test_a_bug_in_polling_does_not_end_it(
     poller: Poller, commands: FakeCommands, caplog: pytest.LogCaptureFixture
 ) -> None:

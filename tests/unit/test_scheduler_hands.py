@@ -316,6 +316,33 @@ def test_nodes_are_told_which_task_belongs_where() -> None:
     assert (told["order"], told["token"], told["hosts"]) == ("hosts", token(1), ["n2", "n1", "n2"])
 
 
+def test_nodes_are_told_whom_operators_have_parked() -> None:
+    """What is new at once, all of it now and then, and whoever comes later when it comes."""
+    clock, lines = Clock(), Lines()
+    orders = Orders(clock)
+    assert listen(orders).told == [], "nothing is known yet"
+    orders.park({})
+    assert [line["jobs"] for line in listen(orders).told] == [[]]
+
+    async def hear() -> None:
+        orders.listens("n1", asyncio.get_running_loop(), lines)  # type: ignore[arg-type]
+        for wanted in ({"n1": (5,), "n2": (6,)}, {"n1": (5,)}, {"n1": (5,)}):
+            orders.park(wanted)
+        clock.now_s += 30.0
+        orders.park({"n1": (5,)})
+        orders.park({"n2": (6,)})
+        clock.now_s += 30.0
+        orders.park({})
+        await asyncio.sleep(0)
+
+    asyncio.run(hear())
+    assert {line["order"] for line in lines.told} == {"parked"}
+    assert [line["jobs"] for line in lines.told] == [[], [5], [5], []]
+    later = Orders(clock)
+    later.park({"n1": (5, 8)})
+    assert [line["jobs"] for line in listen(later).told] == [[5, 8]]
+
+
 def test_a_coordinator_that_comes_back_is_asked_for_what_it_has_not_answered() -> None:
     """Answered, or too old: not again."""
     clock = Clock()

@@ -7,6 +7,7 @@ import ctypes
 import os
 import socket
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pytest
@@ -98,6 +99,31 @@ def test_an_answer_comes_over_a_socket(library: ctypes.CDLL, tmp_path: Path) -> 
     with Answering(path, lambda _line: b"env A=1\nok\n") as coordinator:
         assert ask(library, path) == [("A", "1")]
     assert coordinator.asked == [b"v=1 op=start\n"]
+
+
+def test_who_is_heard_waits_longer(library: ctypes.CDLL, tmp_path: Path) -> None:
+    """The first word must come in time; then there is somebody who answers many at this moment."""
+    path = tmp_path / "node.sock"
+    with socket.socket(socket.AF_UNIX) as listener, ThreadPoolExecutor(1) as asker:
+        listener.bind(str(path))
+        listener.listen()
+        asked = asker.submit(ask, library, path, deadline_ms=300)
+        peer, _ = listener.accept()
+        with peer:
+            peer.sendall(b"wait\n")
+            time.sleep(0.5)
+            peer.sendall(b"env A=1\nok\n")
+        assert asked.result() == [("A", "1")]
+
+
+@pytest.mark.parametrize("text", [b"wait\n", b"wait\nwait\nok\n", b"env A=1\nwait\nok\n"])
+def test_wait_is_a_word_for_the_beginning(
+    library: ctypes.CDLL, tmp_path: Path, text: bytes
+) -> None:
+    """And alone it is no answer."""
+    path = tmp_path / "node.sock"
+    with Answering(path, lambda _line: text):
+        assert isinstance(ask(library, path), str)
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,7 @@ from slipstream.coordinator.link import Link
 from slipstream.coordinator.measuring import Measuring
 from slipstream.coordinator.node_socket import NodeSocket, Peer
 from slipstream.coordinator.orders import Orders
+from slipstream.coordinator.preparing import Preparing
 from slipstream.coordinator.processes import ProcFs, gpus_held
 from slipstream.coordinator.reflexes import Reflexes
 from slipstream.coordinator.requests import Answer, RequestError
@@ -68,14 +69,15 @@ class Coordinator:
         """Who owns which GPU, and whether guests may join it."""
         self.reflexes = Reflexes(settings.mode, settings.node_rules)
         self.gangs = Gangs(settings.node)
-        self.orders = Orders(self.reflexes, self.gangs)
+        self.orders = Orders(self.reflexes, self.gangs, settings.run_dir / "parked.json")
         self.switch = Switch(settings.disable_file)
         self.socket = NodeSocket(settings.node_socket, self.answer)
         self.link = Link(settings)
         self.checkpoints = Checkpoints.of(settings)
         self.host_files = HostFiles(settings.run_dir / "hosts")
-        self.saver = Saver(self)
         self._procfs = procfs or ProcFs()
+        self.preparing = Preparing(self.checkpoints, self._procfs)
+        self.saver = Saver(self)
         self.measuring = Measuring(self._procfs)
         self._uses: list[ProcessUse] = []
         self._cgroups = DeviceCgroups(settings.cgroup_root, settings.node)
@@ -139,6 +141,8 @@ class Coordinator:
         return Answer(self._environment(seat, block, request))
 
     def _seat_for(self, request: Asked, peer: Peer) -> Seat:
+        if request.operation == "block" and request.job_id not in self.seats:
+            self.scan()  # one that the static table has bound is seated as it sits
         known = self.seats.get(request.job_id)
         if known and known.uid != request.uid:
             if peer.uid != 0:
@@ -155,7 +159,7 @@ class Coordinator:
 
     def _gpus_for(self, seat: Seat, count: int) -> tuple[str, ...]:
         # An owner that started a moment ago may have its GPUs by now: look before choosing.
-        self.scan(anew=True)
+        self.scan()
         self.seats = {job: self._with_owned_gpus(one) for job, one in self.seats.items()}
         self.settle()
         others = {job: one for job, one in self.seats.items() if job != seat.job_id}
@@ -262,11 +266,13 @@ class Coordinator:
             progress=self.progress(),
             may_use=self.reflexes.told,
             measured=self.measuring.meters,
+            pairs=self.reflexes.pairs(),
+            enforces=self.reflexes.enforces,
         )
 
-    def scan(self, *, anew: bool = False) -> None:
+    def scan(self) -> None:
         """Look who runs here, flagged or not, and seat guests that were bound without us."""
-        self.tenants = self._tenants.look(anew=anew)
+        self.tenants = self._tenants.look()
         seats = joining.adopted(self.seats, self.tenants, self._uuids())
         for job in seats.keys() - self.seats.keys():
             _log.info("guest %d was bound by the static table: it is seated as it sits", job)
@@ -379,11 +385,8 @@ class Coordinator:
 
     def progress(self) -> dict[int, list[Progress]]:
         """What the processes of each job said last."""
-        told: dict[int, list[Progress]] = {job: [] for job in self.seats}
-        for block in self._blocks.values():
-            if block.identity.job_id in told:
-                told[block.identity.job_id].append(block.progress)
-        return told
+        pages = self._pages()
+        return {job: [page.progress for page in pages.get(job, ())] for job in self.seats}
 
     def block_faults(self) -> int:
         """How often a page could not be read whole."""

@@ -10,7 +10,7 @@ from slipstream.coordinator.seats import guests_of
 from slipstream.wire.control_block import Phase
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from slipstream.coordinator.gpus import Window
     from slipstream.coordinator.joining import Owner
@@ -33,6 +33,8 @@ def event(  # noqa: PLR0913 (one for each that knows something)
     progress: Mapping[int, Iterable[Progress]],
     may_use: Callable[[int], Mapping[str, Any]] = lambda _: {},
     measured: Mapping[int, JobMeter] | None = None,
+    pairs: Sequence[Mapping[str, Any]] = (),
+    enforces: bool = True,
 ) -> dict[str, Any]:
     """The node as it is now."""
     meters = measured or {}
@@ -42,6 +44,7 @@ def event(  # noqa: PLR0913 (one for each that knows something)
         "v": VERSION,
         "node": node,
         "at_s": at_s,
+        "enforces": enforces,
         "gpus": [
             {
                 "index": gpu.index,
@@ -67,6 +70,7 @@ def event(  # noqa: PLR0913 (one for each that knows something)
             }
             for job in sorted(seats)
         ],
+        "pairs": list(pairs),
     }
 
 
@@ -131,4 +135,5 @@ def what_matters(told: Mapping[str, Any]) -> tuple[Any, ...]:
             for gpu in told["gpus"]
         ),
         tuple((job["job_id"], job["phase"], job["restorable"]) for job in told["jobs"]),
+        tuple((tuple(one["jobs"]), tuple(one["rates"])) for one in told["pairs"]),
     )

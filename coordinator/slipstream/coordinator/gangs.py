@@ -10,13 +10,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from slipstream.core.node.wheel import Turn
+from slipstream.core.node.turns import Turn
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from slipstream.coordinator.tenants import Tenant
-    from slipstream.core.node.wheel import Member
+    from slipstream.core.node.turns import Member
     from slipstream.wire.control_block import Directive
 
 REPEATED_EVERY_S: Final = 2.0
@@ -34,6 +34,8 @@ class Call:
     runs: bool
     after: int = 0
     """The mini-batch after which it waits; 0: at once."""
+    returns: bool = False
+    """It is next, and comes back to stand still until then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,10 +80,10 @@ class Gangs:
         at_s, call = self._heard.get(job_id, (0.0, None))
         return call if call and self._now_s - at_s < BELIEVED_FOR_S else None
 
-    def following(self) -> dict[int, bool]:
-        """Whether those run whose leaders were heard."""
+    def following(self) -> dict[int, Call]:
+        """Those whose leaders were heard, and what they said."""
         calls = {job: self.follows(job) for job in self._heard}
-        return {job: call.runs for job, call in calls.items() if call}
+        return {job: call for job, call in calls.items() if call}
 
     def together(self, job_id: int) -> Together | None:
         """How its ranks are to be stopped; None: as those of a node alone."""
@@ -98,6 +100,7 @@ class Gangs:
             {
                 "job_id": one.job.job_id,
                 "runs": one.turn is Turn.RUNNING,
+                "returns": one.returns,
                 "after": orders[one.job.job_id].armed_for_minibatch,
                 "nodes": list(one.job.gang),
             }

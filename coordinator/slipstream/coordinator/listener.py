@@ -9,6 +9,7 @@ import time
 from typing import TYPE_CHECKING, Any, Final
 
 from slipstream.coordinator.gangs import Call
+from slipstream.coordinator.preparing import MOST_FILES, Wish
 
 if TYPE_CHECKING:
     from slipstream.coordinator.daemon import Coordinator
@@ -44,16 +45,38 @@ class Listener:
             case "hosts":
                 hosts = [str(host) for host in order["hosts"]]
                 self._host_files.planned(str(order["token"]), hosts, float(order["until_s"]))
+            case "prepare":
+                wish = Wish(
+                    job_id=job_id,
+                    token=str(order["token"]),
+                    uid=int(order["uid"]),
+                    number=int(order["number"]),
+                    size_bytes=int(order["bytes"]),
+                    files=tuple(str(name) for name in order["files"][:MOST_FILES]),
+                )
+                why_not = self._coordinator.preparing.prepare(wish, self._coordinator.seats)
+                _log.info(
+                    "job %d comes from another node%s", job_id, f": {why_not}" * bool(why_not)
+                )
             case "discard":
                 _log.info("the durable copy of job %d is to be removed", job_id)
                 self._saver.discard(job_id, str(order["token"]), int(order["uid"]))
             case "turn":
-                call = Call(str(order["from"]), bool(order["runs"]), int(order["after"]))
+                call = Call(
+                    leader=str(order["from"]),
+                    runs=bool(order["runs"]),
+                    after=int(order["after"]),
+                    returns=bool(order.get("returns", False)),  # an older scheduler's has none
+                )
                 if self._coordinator.gangs.called(job_id, call, time.monotonic()):
                     self._coordinator.settle()  # now: its other nodes do so, too
+            case "parked":
+                jobs = [int(job) for job in order["jobs"]]
+                self._coordinator.orders.parks.told(jobs, time.monotonic())
+                self._coordinator.settle()
             case "switch":
                 self._coordinator.switch.told(thrown=bool(order["off"]))
                 self._coordinator.settle()
             case other:
-                known = "save, hosts, discard, turn and switch"
+                known = "save, hosts, prepare, discard, turn, parked and switch"
                 raise ValueError(f"order {other!r}, known are {known}")

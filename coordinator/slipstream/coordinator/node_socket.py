@@ -41,6 +41,7 @@ class NodeSocket:
     ) -> None:
         self._path = path
         self._answer = answer
+        self._one_by_one = asyncio.Lock()
         self._open = 0
         self.answered = 0
         self.refused = 0
@@ -62,10 +63,9 @@ class NodeSocket:
             if self._open <= MAX_CONNECTIONS:
                 async with asyncio.timeout(_ASK_WITHIN_S):
                     line = await reader.readline()
-                    if not line:
-                        return  # somebody only looked whether anybody is here
-                    writer.write(self._respond(line, peer_of(writer)).encode())
-                    await writer.drain()
+                if not line:
+                    return  # somebody only looked whether anybody is here
+                await self._respond(line, reader, writer)
         except (OSError, TimeoutError, ValueError):
             self.refused += 1  # gone, too slow, or a line without end
         finally:
@@ -74,23 +74,40 @@ class NodeSocket:
             with contextlib.suppress(OSError):
                 await writer.wait_closed()
 
-    def _respond(self, line: bytes, peer: Peer) -> str:
+    async def _respond(
+        self, line: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        peer = peer_of(writer)
         try:
             request = requests.parse(line.decode("ascii", errors="replace"))
             _check(request, peer)
-            text = requests.render(self._answer(request, peer))
+            if request.waits:
+                writer.write(requests.WAIT.encode())
+            async with self._one_by_one:
+                await asyncio.sleep(0)  # those that came meanwhile are told that they were heard
+                _still_there(reader)
+                text = requests.render(self._answer(request, peer))
         except (RequestError, OSError) as error:
             self.refused += 1
             _log.warning("request of pid %d (uid %d) refused: %s", peer.pid, peer.uid, error)
-            return f"error {error}\n"
-        self.answered += 1
-        self.on_answer()
-        return text
+            text = f"error {error}\n"
+        else:
+            self.answered += 1
+            self.on_answer()
+        async with asyncio.timeout(_ASK_WITHIN_S):
+            writer.write(text.encode())
+            await writer.drain()
 
 
 def _check(request: requests.Request, peer: Peer) -> None:
     if peer.uid not in (0, request.uid):
         raise RequestError(f"uid={request.uid} cannot be asked for by uid {peer.uid}")
+
+
+def _still_there(reader: asyncio.StreamReader) -> None:
+    """Who has hung up has helped itself."""
+    if reader.at_eof():
+        raise RequestError("it waits no more")
 
 
 def peer_of(writer: asyncio.StreamWriter) -> Peer:

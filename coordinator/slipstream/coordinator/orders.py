@@ -4,14 +4,17 @@
 from __future__ import annotations
 
 import logging
+import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from slipstream.coordinator import asking, joining
+from slipstream.coordinator.park_orders import ParkOrders
 from slipstream.wire.control_block import Directive, Request
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from pathlib import Path
 
     from slipstream.coordinator.blocks import Block
     from slipstream.coordinator.gangs import Gangs, Together
@@ -25,7 +28,9 @@ _log = logging.getLogger(__name__)
 class Orders:
     """The directives of a node's jobs."""
 
-    def __init__(self, reflexes: Reflexes, gangs: Gangs) -> None:
+    def __init__(self, reflexes: Reflexes, gangs: Gangs, parks_file: Path) -> None:
+        self.parks = ParkOrders(parks_file)
+        """Whom operators have parked."""
         self.times_stopped = 0
         """How often a guest was told to stand still."""
         self.saving: set[int] = set()
@@ -64,6 +69,8 @@ class Orders:
         owned: Mapping[str, Owner],
     ) -> None:
         """Ask everybody for what is new."""
+        now_s = time.monotonic()
+        self._reflexes.ordered(now_s, self.parks.standing(now_s))
         self._orders = {
             job: self._ordered(seat, pages.get(job, ()), owned) for job, seat in seats.items()
         }

@@ -21,10 +21,10 @@ from slipstream.core.node.machine import NodeMachine
 from slipstream.wire.control_block import Capability, Phase, Request, Role
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from slipstream.coordinator.blocks import Block
-    from slipstream.coordinator.gangs import Gangs
+    from slipstream.coordinator.gangs import Call, Gangs
     from slipstream.coordinator.gpus import GpuSample
     from slipstream.coordinator.joining import Owner
     from slipstream.coordinator.seats import Seat
@@ -114,6 +114,17 @@ class Reflexes:
         """What owners lost to guests; only where guests did as they were told."""
         return self.machine.guarantees() if self.enforces else []
 
+    def pairs(self) -> list[dict[str, Any]]:
+        """What the scheduler hears of guests that share a GPU nobody owns, once measured."""
+        return [
+            {
+                "jobs": list(one.jobs),
+                "rates": [round(rate, 3) for rate in one.rates],
+                "apart": one.apart,
+            }
+            for one in (self.machine.packings.verdicts() if self.enforces else ())
+        ]
+
     def told(self, job_id: int) -> dict[str, Any]:
         """What the scheduler hears of a job beside how far it is."""
         if job_id not in self.machine.jobs:
@@ -176,12 +187,20 @@ class Reflexes:
         if due_s is not None and due_s <= at_s:
             self._tell(events.TimerFired(at_s))
 
-    def called(self, at_s: float, calls: Mapping[int, bool]) -> None:
+    def called(self, at_s: float, calls: Mapping[int, Call]) -> None:
         """What the leaders of gangs on other nodes have decided about their turns here."""
-        for job_id, runs in sorted(calls.items()):
+        for job_id, call in sorted(calls.items()):
             member = self.machine.wheel.members.get(job_id)
-            if member and member.called != runs:
-                self._tell(events.TurnCalled(at_s, job_id, runs=runs))
+            said = (call.runs, call.returns and not call.runs)
+            if member and (member.called, member.called_back) != said:
+                told = events.TurnCalled(at_s, job_id, runs=said[0], returns=said[1])
+                self._tell(told)
+
+    def ordered(self, at_s: float, parked: Collection[int]) -> None:
+        """Whom operators have parked; told until it is so: a job may come after its order."""
+        for job_id in sorted(self._jobs):
+            if self.machine.is_ordered_away(job_id) != (job_id in parked):
+                self._tell(events.ParkOrdered(at_s, job_id, parked=job_id in parked))
 
     def _calm(self, at_s: float, job_id: int, pages: Sequence[Block]) -> None:
         """A job that was hurried to its boundary is there, or was given time enough."""

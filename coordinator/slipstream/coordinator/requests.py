@@ -2,7 +2,8 @@
 """What is asked at the node socket and what is answered. Pure: text in, text out.
 
 One line of `key=value` words comes in; lines of `env NAME=value` and `unset NAME` go out, closed by
-`ok`. Anything but that closing line makes the asker help itself, so a refusal is simply a sentence.
+`ok`; before all of them `wait`, if the asker knows that word: it came while others are answered.
+Anything but that closing line makes the asker help itself, so a refusal is simply a sentence.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 VERSION: Final = "1"
+WAIT: Final = "wait\n"
 OPERATIONS: Final = ("start", "block")
 ROLES: Final = {"none": Role.NONE, "owner": Role.OWNER, "guest": Role.GUEST}
 MAX_LINE_BYTES: Final = 4096
@@ -52,6 +54,8 @@ class Request:
     """The task's PYTHONPATH, if the asker told it."""
     nodes: str = ""
     """All nodes of the job, as Slurm writes them, if the asker told them."""
+    waits: bool = False
+    """Whether the asker has patience with whoever says that it is there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +91,7 @@ def parse(line: str) -> Request:
         if "pythonpath" in words
         else None,
         nodes=_matching(words, "nodes", _NODES, "a list of nodes"),
+        waits=words.get("waits") == "1",
     )
 
 

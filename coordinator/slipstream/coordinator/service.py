@@ -51,6 +51,7 @@ async def run(settings: Settings) -> None:
         coordinator.make_locks()
         coordinator.renew_leases()
         coordinator.checkpoints.prepare()
+        _leave_address(settings)
         async with contextlib.AsyncExitStack() as stack:
             for server in await _servers(coordinator):
                 await stack.enter_async_context(server)
@@ -75,6 +76,14 @@ def _sole_coordinator(settings: Settings) -> int:
         os.close(descriptor)
         raise ServiceError(f"another coordinator runs in {settings.run_dir}") from error
     return descriptor
+
+
+def _leave_address(settings: Settings) -> None:
+    """Where the hooks are: SPANK tells it tasks that start while no coordinator is there."""
+    draft = settings.run_dir / ".inject.new"
+    draft.unlink(missing_ok=True)
+    draft.symlink_to(settings.inject_dir)
+    draft.replace(settings.run_dir / "inject")
 
 
 async def _servers(coordinator: Coordinator) -> list[asyncio.Server]:
@@ -163,6 +172,7 @@ class _Clock:
                 seats = dict(self._coordinator.seats)  # tasks are answered meanwhile
                 await asyncio.to_thread(self._coordinator.checkpoints.tidy, seats)
             self._coordinator.saver.tick(now_s)
+            self._coordinator.preparing.tick()
             for told in self._coordinator.saver.told():
                 if not await self._coordinator.link.send(told):
                     self._coordinator.saver.keep(told)  # for a scheduler that is back soon

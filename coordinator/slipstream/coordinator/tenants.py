@@ -80,25 +80,24 @@ class Tenants:
         self._dull: set[int] = set()
         self._found: dict[int, Tenant] = {}
         """A tenant for each task, by its process."""
+        self._steps: dict[tuple[int, int], str] = {}
+        """By process and its start: to read a title waits for a process that is just starting."""
 
-    def look(self, *, anew: bool = False) -> dict[int, Tenant]:
-        """The jobs that are here now.
-
-        Args:
-            anew: look at every process; else only at those that were not there the last time.
-        """
+    def look(self) -> dict[int, Tenant]:
+        """The jobs that are here now: only those are looked at that are not known yet."""
         there = self._procfs.pids()
-        self._dull = set() if anew else self._dull & there
+        self._dull &= there
         self._found = {pid: one for pid, one in self._found.items() if self._lives(one)}
         fresh = there - self._dull - self._found.keys()
         kin = {pid: told for pid in fresh if (told := self._procfs.kin(pid))}
         # Slurm's are of the user that this daemon is of: root. Anybody can take the name.
         steps = {
-            pid: step[1]
+            pid: step
             for pid, one in kin.items()
-            if one.name == _STEPD and self._procfs.real_uid(pid) == os.geteuid()
-            if (step := _STEP.match(self._procfs.title(pid)))
+            if one.name == _STEPD
+            if (step := self._steps.get((pid, one.started_ticks)) or self._step(pid))
         }
+        self._steps = {(pid, kin[pid].started_ticks): step for pid, step in steps.items()}
         # Who was just started may be about to exec another program: it is looked at again.
         young_ticks = (time.clock_gettime(time.CLOCK_BOOTTIME) - _YOUNG_S) * _TICKS_PER_S
         for pid, one in kin.items():
@@ -113,6 +112,13 @@ class Tenants:
             elif one.started_ticks <= young_ticks:
                 self._dull.add(pid)
         return _by_job(self._found.values())
+
+    def _step(self, pid: int) -> str:
+        """Which step of a job this slurmstepd carries out; empty for an impostor."""
+        if self._procfs.real_uid(pid) != os.geteuid():
+            return ""
+        found = _STEP.match(self._procfs.title(pid))
+        return found[1] if found else ""
 
     def _lives(self, one: Tenant) -> bool:
         (task,) = one.tasks

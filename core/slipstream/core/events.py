@@ -15,12 +15,15 @@ from slipstream.core.advice import Advice  # noqa: TC001
 from slipstream.core.classes import Mode  # noqa: TC001
 from slipstream.core.extending import Wait  # noqa: TC001
 from slipstream.core.moves import Left, Saga  # noqa: TC001
+from slipstream.core.packing import Paired  # noqa: TC001
+from slipstream.core.parking import Parked  # noqa: TC001
 from slipstream.core.records import JobRecord  # noqa: TC001
 from slipstream.core.rules import Rules
 from slipstream.core.sights import (  # noqa: TC001
     GpuUse,
     JobSight,
     NodeSight,
+    PackSeen,
     Request,
     Training,
 )
@@ -67,6 +70,10 @@ class NodeReported:
     node: str
     gpus: tuple[GpuUse, ...] = ()
     jobs: tuple[Training, ...] = ()
+    packed: tuple[PackSeen, ...] = ()
+    """What guests that share a GPU were measured to do."""
+    enforces: bool = True
+    """Whether it carries out what it decides about shares, memory and turns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +158,18 @@ class ResizeAsked:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ParkAsked:
+    """An operator wants a running job off its GPUs until further notice, or no longer so."""
+
+    at_s: float
+    key: str
+    parked: bool
+    why: str = ""
+    until_s: float | None = None
+    """When that ends by itself."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class JobSaved:
     """A node has saved a job to the shared filesystem, or could not."""
 
@@ -161,6 +180,8 @@ class JobSaved:
     bytes_carried: int = 0
     seconds: float = 0.0
     problem: str = ""
+    spilled: bool = False
+    """Written there by the training itself: the ramdisk had no room."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,6 +218,8 @@ class StateRestored:
     swapped: tuple[tuple[str, float], ...] = ()
     waits: tuple[Wait, ...] = ()
     upgrades: tuple[Upgraded, ...] = ()
+    pairs: tuple[Paired, ...] = ()
+    parked: tuple[Parked, ...] = ()
     idle_since_s: float | None = None
 
 
@@ -214,6 +237,7 @@ Event: TypeAlias = (
     | CommandRefused
     | MoveAsked
     | ResizeAsked
+    | ParkAsked
     | JobSaved
     | SchedulerStarted
     | TimerFired

@@ -15,7 +15,9 @@ from slipstream.core import (
     events,
     extending,
     moving,
+    parking,
     proposals,
+    reporting,
     resizing,
     swapping,
     upgrading,
@@ -30,7 +32,6 @@ from slipstream.core.planning import Planner, Verdict
 from slipstream.core.reasons import Reason
 from slipstream.core.records import PHASE_OF, REASON_OF, JobRecord, Phase, seen_as, unseen_key
 from slipstream.core.rules import Rules
-from slipstream.core.sitting import felt
 from slipstream.core.state import State, restored
 
 if TYPE_CHECKING:
@@ -63,13 +64,9 @@ class Machine:
             case events.ClusterSeen():
                 return self._looked(event)
             case events.NodeReported():
-                before = state.reports.get(event.node)
-                state.reports[event.node] = event
-                moving.reported(state, event)
-                # Heartbeats that change no decision are no reason for a round of planning.
-                if before is None or felt(before) != felt(event):
-                    self._stale = True
-                return extending.reported(state, event)
+                changes, commands = reporting.reported(state, event)
+                self._stale = self._stale or changes
+                return commands
             case events.TopologyRead():
                 state.groups = event.groups
                 self._stale = True
@@ -106,6 +103,8 @@ class Machine:
                 return self._asked_to_move(event)
             case events.ResizeAsked():
                 return self._asked_to_resize(event)
+            case events.ParkAsked():
+                parking.asked(state, event)
             case events.JobSaved():
                 return moving.saved(state, event)
             case events.SchedulerStarted():
@@ -126,7 +125,7 @@ class Machine:
         half_s = self.state.rules.lease_s / 2
         due = [advice.until_s - half_s for advice in self.state.advice.values()]
         due += map(moving.due_at_s, self.state.moves.values())
-        due += upgrading.due_at_s(self.state)
+        due += upgrading.due_at_s(self.state) + parking.due_at_s(self.state)
         asked_for = (self._mirror.stale_at_s, self._swap_at_s, self._grow_at_s)
         due += [at_s for at_s in asked_for if at_s is not None]
         due += [
@@ -261,6 +260,7 @@ class Machine:
             else:  # nobody knows while Slurm is away: look again later
                 self.state.put(replace(record, since_s=event.at_s))
         moving.overdue(self.state, event.at_s)
+        parking.overdue(self.state, event.at_s)
         commands += upgrading.overdue(self.state, event.at_s)
         return commands + self._planned(event.at_s)
 
@@ -268,15 +268,14 @@ class Machine:
         self, key: str, nodes: tuple[str, ...], at_s: float, *, forced: bool
     ) -> Placement | Reason:
         """Where a job would move to now, or why it does not move."""
-        if not self.state.advising:
-            return Reason.SWITCHED_OFF if self.state.switched_off else Reason.WOULD_ADVISE
-        return moving.target_for(self.state, self._probe(at_s), key, nodes, at_s, forced=forced)
+        return self.state.why_idle or moving.target_for(
+            self.state, self._probe(at_s), key, nodes, at_s, forced=forced
+        )
 
     def sized_where(self, asked: events.ResizeAsked) -> Placement | Reason:
         """Where an elastic job would go on with so many GPUs, or why it does not."""
-        if not self.state.advising:
-            return Reason.SWITCHED_OFF if self.state.switched_off else Reason.WOULD_ADVISE
-        return resizing.target_for(self.state, self._probe(asked.at_s), self._left, asked)
+        probe = self._probe(asked.at_s)
+        return self.state.why_idle or resizing.target_for(self.state, probe, self._left, asked)
 
     def _probe(self, at_s: float) -> Callable[[Need], Placement | Reason]:
         return lambda need: self._mirror.probe(need, self._left, at_s)
@@ -294,9 +293,8 @@ class Machine:
         return proposals.begun(self.state, self._mirror, self._left, event, found)
 
     def _patience_s(self, record: JobRecord) -> float:
-        return (
-            self.state.rules.forget_s if record.phase is Phase.LOST else self.state.rules.arrival_s
-        )
+        rules = self.state.rules
+        return rules.forget_s if record.phase is Phase.LOST else rules.arrival_s
 
     def _refused(self, event: events.CommandRefused) -> None:
         """Advice that could not be given is no advice: the next round tries again."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import islice
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from slipstream.core.classes import Mode, Role
 from slipstream.core.cluster import events
@@ -25,6 +25,7 @@ from slipstream.core.placement import (
     MOST_NAMED,
     Placement,
     Room,
+    able_to_hold,
     keeps,
     room_for,
     waits_at,
@@ -35,11 +36,13 @@ from slipstream.core.seats import Crowd, crowds
 from slipstream.core.sitting import felt, node_seen
 from slipstream.core.together import proposed
 from slipstream.core.upgrading import counted
+from slipstream.core.wires import Wires, seen
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Mapping, Sequence
 
     from slipstream.core.cluster.events import ClusterEvent
+    from slipstream.core.packing import Paired
     from slipstream.core.placement import Need
     from slipstream.core.rules import Rules
     from slipstream.core.sights import NodeSight
@@ -65,6 +68,7 @@ def live(rules: Rules, *, moves: bool) -> ClusterRules:
     return ClusterRules(
         shares=rules.shares,
         guest_below_pct=rules.guest_below_pct,
+        uplink_mbps=rules.uplink_mbps,
         takes_seats=False,
         without=_NOT_LIVE if moves else _NOT_LIVE | {Rule.MOVES, Rule.UPGRADES},
     )
@@ -75,29 +79,54 @@ def rules_of(state: State) -> ClusterRules:
     return live(state.rules, moves=state.advising and state.mode is Mode.ENFORCE)
 
 
+class Wish(NamedTuple):
+    """A job that should be elsewhere."""
+
+    key: str
+    nodes: tuple[str, ...]
+    makes_room: bool = False
+    """For a larger one that waits."""
+
+
 class Mirror:
     """A brain and what it was told."""
 
     def __init__(self, rules: ClusterRules) -> None:
         self.rules = rules
         self.brain = Brain(rules)
-        self.moves: list[tuple[str, tuple[str, ...]]] = []
+        self.moves: list[Wish] = []
         """Jobs the brain wants on other nodes; whoever carries them out empties it."""
+        self._emptying = False
+        self._under_way = False
         self.stale_at_s: float | None = None
         """When the oldest report that counts will count no more."""
         self._told: dict[str, Hashable] = {}
         self._topology: Topology | None = None
+        self._pairs: tuple[Paired, ...] = ()
+        self._wires = Wires()
+        self.families: frozenset[str] = frozenset()
+        """Of these it is known what they do together with others."""
 
     def look(self, state: State, at_s: float) -> None:
         """Begin a round: promises are taken back, what was seen is told."""
         if self._is_rebuilt(state.nodes):
             self.brain, self._topology = Brain(self.rules), None
+            self._pairs, self._wires = (), Wires()
             self._told.clear()
+        self._under_way = bool(state.moves)
         self._tell(events.RoundBegan(at_s))
         if state.topology is not self._topology:
             self._topology = state.topology
             self._tell(events.RacksRead(at_s, state.topology))
+        if (pairs := tuple(state.pairs.values())) != self._pairs:
+            self._pairs = pairs
+            self.families = frozenset(name for one in pairs for name in one.families)
+            told = tuple((*one.families, one.total, one.at_s) for one in pairs)
+            self._tell(events.PairsRemembered(at_s, told))
         reports = state.fresh_reports(at_s)
+        if (wires := seen(state, reports)) != self._wires:
+            self._wires = wires
+            self._tell(events.UplinksSeen(at_s, wires.sent))
         oldest_s = min((report.at_s for report in reports.values()), default=None)
         self.stale_at_s = None if oldest_s is None else oldest_s + state.rules.report_s
         here = crowds(state.jobs.values(), state.requests, state.upgrades)
@@ -127,6 +156,8 @@ class Mirror:
             return found
         room = room_for(need, nodes)
         if isinstance(room, Reason):
+            if room is Reason.NO_FREE_GPU and ref != _PROBE:
+                self._make_room(ref, need, nodes, at_s)
             return room
         found = self._come(ref, need, room, at_s, ())
         if isinstance(found, Placement) or found is Reason.OVER_QUOTA:
@@ -137,6 +168,18 @@ class Mirror:
                 self._tell(events.JobLeft(at_s, _PROBE))
                 return Reason.NO_FREE_CPU_OR_MEMORY
         return Reason.NO_FREE_GPU if need.role is Role.OWNER else Reason.NO_GUEST_SEAT
+
+    def _make_room(self, ref: str, need: Need, nodes: Mapping[str, NodeSight], at_s: float) -> None:
+        """Have a node emptied for a job of one node that is too large for every hole."""
+        if need.nodes > 1 or need.spread or not self.rules.has(Rule.MOVES):
+            return
+        if self.moves or self._under_way:  # what follows from these is waited for
+            return
+        shape = Placement(("",), need.seats, need.tasks, need.tasks * need.cpus_per_task)
+        room = Room(shape, frozenset(), able_to_hold(need, nodes))
+        self._emptying = True
+        self._tell(events.RoomWanted(at_s, self._ask(ref, need, room, at_s, ())))
+        self._emptying = False
 
     def probe(self, need: Need, nodes: Mapping[str, NodeSight], at_s: float) -> Placement | Reason:
         """The same for a job that is elsewhere; nothing is promised."""
@@ -170,7 +213,7 @@ class Mirror:
 
         if self._topology is None:
             return {}
-        return proposed(needs, nodes, unowned, self._topology)
+        return proposed(needs, nodes, unowned, self._topology, self._wires)
 
     def idle_gpus(self, name: str) -> int:
         """GPUs of a node that nobody is on, owner or guest."""
@@ -226,6 +269,7 @@ class Mirror:
             job_class=need.job_class,
             use_pct=need.gpu_use_pct,
             memory_mib=need.gpu_memory_mib,
+            family=need.family,
             restorable=False,
             role=need.role,
             nodes=len(shape.nodes),
@@ -257,5 +301,6 @@ class Mirror:
         for command in self.brain.handle(event):
             if not isinstance(command, Move):
                 continue
-            self.moves.append((command.ref, tuple(dict.fromkeys(at for at, _ in command.places))))
+            nodes = tuple(dict.fromkeys(at for at, _ in command.places))
+            self.moves.append(Wish(command.ref, nodes, self._emptying))
             self._told.clear()  # it believes that it has moved: it is told everything anew

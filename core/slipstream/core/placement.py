@@ -51,6 +51,8 @@ class Need:
     gpu_memory_mib: int = 0
     gpu_use_pct: float = 0.0
     """On each GPU, as predicted; 0 if nobody knows."""
+    family: str = ""
+    """Of a guest whose like was measured beside others."""
 
     @property
     def seats_in_all(self) -> int:
@@ -129,6 +131,13 @@ def room_for(need: Need, nodes: Mapping[str, NodeSight]) -> Room | Reason:
         return Reason.NO_FREE_GPU if need.role is Role.OWNER else Reason.NO_FREE_SLOT
     whole = [node.name for node in free if _rest_is_free(node, need, shape)]
     return Room(shape, frozenset(node.name for node in free), frozenset(whole))
+
+
+def able_to_hold(need: Need, nodes: Mapping[str, NodeSight]) -> frozenset[str]:
+    """Nodes in service that could hold a job of one node if nobody else were there."""
+    allowed = [node for node in nodes.values() if _may_use(node, need) and node.takes_jobs]
+    shape = _shape(need, allowed)
+    return frozenset(node.name for node in allowed if _could_hold(node, need, shape))
 
 
 def keeps(need: Need, nodes: Mapping[str, NodeSight], before: Sequence[str]) -> Room | None:

@@ -185,6 +185,8 @@ class Planner:
         need = need_of(request, record.sight)
         if need and (target := self._bound.get(record.key)):
             need = replace(need, only_nodes=target)
+        if need and need.role is Role.GUEST and request.name in self._mirror.families:
+            need = replace(need, family=request.name)
         found = self._found(record, need)
         if isinstance(found, Placement):
             self._placed += 1

@@ -29,7 +29,7 @@ def moves(
 ) -> list[Command]:
     """What the brain wants elsewhere goes there, if Slurm has room for it and it may."""
     commands: list[Command] = []
-    for key, nodes in mirror.moves:
+    for key, nodes, makes_room in mirror.moves:
         if len(state.moves) >= moving.MOST_AT_ONCE or state.slurm_away:
             break
         found = moving.target_for(
@@ -41,7 +41,9 @@ def moves(
             forced=False,
         )
         if isinstance(found, Placement):
-            asked = MoveAsked(at_s=at_s, key=key, nodes=nodes, why=_why(state, key))
+            asked = MoveAsked(
+                at_s=at_s, key=key, nodes=nodes, why=_why(state, key, makes_room=makes_room)
+            )
             commands += begun(state, mirror, left, asked, found)
     mirror.moves.clear()
     return commands
@@ -72,7 +74,9 @@ def _owned(
     return request.gpus.count if isinstance(room, Placement) else 0
 
 
-def _why(state: State, key: str) -> str:
+def _why(state: State, key: str, *, makes_room: bool) -> str:
+    if makes_room:
+        return "a larger job needs GPUs of its node"
     sight = state.jobs[key].sight
     here = [state.nodes.get(name) for name in (sight.nodes if sight else ())]
     leaves = any(node is not None and node.drained for node in here)

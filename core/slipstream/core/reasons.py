@@ -47,6 +47,14 @@ class Reason(StrEnum):
     MOVES_NEVER = "moves_never"
     NOT_ELASTIC = "not_elastic"
     HAS_THAT_SIZE = "has_that_size"
+    # It runs, and is not parked or released.
+    PARKED = "parked"
+    PARKS_ONLY_RUNNING = "parks_only_running"
+    PARKS_ONLY_TRAINING = "parks_only_training"
+    PARKS_NO_OWNER = "parks_no_owner"
+    PARKS_ONE_NODE_ONLY = "parks_one_node_only"
+    PARKS_NOT_THERE = "parks_not_there"
+    NOT_PARKED = "not_parked"
     # We leave it to Slurm.
     LEFT_TO_SLURM = "left_to_slurm"
     SHAPE_NOT_HANDLED = "shape_not_handled"
@@ -87,6 +95,13 @@ SENTENCE: Final[Mapping[Reason, str]] = {
     Reason.NOT_ELASTIC: "Its user did not say --slip-elastic with so many GPUs.",
     Reason.HAS_THAT_SIZE: "It has as many GPUs already.",
     Reason.NOT_RESTORABLE: "Its node does not say that it can be saved and go on elsewhere.",
+    Reason.PARKED: "An operator has parked it: 'slipstream release' lets it go on.",
+    Reason.PARKS_ONLY_RUNNING: "Only a job that runs can be parked.",
+    Reason.PARKS_ONLY_TRAINING: "Its node does not say that it trains: it stops at mini-batches.",
+    Reason.PARKS_NO_OWNER: "It owns its GPUs and is not of class shared: nobody parks it.",
+    Reason.PARKS_ONE_NODE_ONLY: "It runs on several nodes; of those only shared jobs are parked.",
+    Reason.PARKS_NOT_THERE: "Its node's coordinator is not in mode enforce: it would not be done.",
+    Reason.NOT_PARKED: "No operator has parked it.",
     Reason.LEFT_TO_SLURM: "It carries no Slipstream flag: Slurm alone decides about it.",
     Reason.SHAPE_NOT_HANDLED: "It asks for GPUs in a way that is left to Slurm untouched.",
     Reason.RUNNING: "It runs.",

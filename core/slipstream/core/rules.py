@@ -27,6 +27,8 @@ class Rules:
     """Each account's part of the GPUs, in any unit; nobody has a quota if nobody has a share."""
     guest_below_pct: float = 80.0
     """A GPU that is used more than that takes no further guest."""
+    uplink_mbps: float = 0.0
+    """What a rack's uplink carries, in Mbit/s; 0: nobody says, and it does not count."""
     guest_after_s: float = 300.0
     """An `auto` job that has waited so long for GPUs is a guest, if there is a seat."""
     requeue_pause_s: float = 60.0

@@ -138,6 +138,16 @@ class GpuUse:
     takes_guests: bool = True
 
 
+@dataclass(frozen=True, slots=True)
+class PackSeen:
+    """Guests together on a GPU that nobody owns: the speed of each, 1 being its speed alone."""
+
+    refs: tuple[str, ...]
+    rates: tuple[float, ...]
+    apart: bool = False
+    """Whether they take turns for it by now."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
     """What a job has taken on one node so far. `None` where nobody could measure."""

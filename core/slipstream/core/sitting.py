@@ -41,6 +41,7 @@ def felt(report: NodeReported | None) -> Hashable:
             for gpu in report.gpus
         ),
         tuple((job.ref, job.restorable) for job in report.jobs),
+        report.packed,
     )
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from slipstream.core.classes import Mode
 from slipstream.core.events import NodeReported, StateRestored
+from slipstream.core.reasons import Reason
 from slipstream.core.rules import Rules
 from slipstream.core.topology import Group, Topology, flat
 
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from slipstream.core.advice import Advice
     from slipstream.core.extending import Wait
     from slipstream.core.moves import Left, Saga
+    from slipstream.core.packing import Paired
+    from slipstream.core.parking import Parked
     from slipstream.core.records import JobRecord
     from slipstream.core.sights import NodeSight, Request
     from slipstream.core.upgrading import Upgraded
@@ -51,6 +54,10 @@ class State:
     """How long jobs have waited for others, by their keys."""
     upgrades: dict[str, Upgraded] = field(default_factory=dict)
     """Guests that own their GPUs, will, or were to, by their keys."""
+    pairs: dict[tuple[str, str], Paired] = field(default_factory=dict)
+    """What two families of guests did together on one GPU, the latest last."""
+    parked: dict[str, Parked] = field(default_factory=dict)
+    """What operators have parked, by the jobs' keys."""
     placeholders: dict[str, None] = field(default_factory=dict)
     """The keys of jobs that hold GPUs for guests."""
     _numbers: dict[str, str] = field(default_factory=dict)
@@ -77,6 +84,7 @@ class State:
         self.swapped.pop(key, None)
         self.waits.pop(key, None)
         self.upgrades.pop(key, None)
+        self.parked.pop(key, None)
         self.placeholders.pop(key, None)
         number = str(record.sight.number) if record and record.sight else ""
         if self._numbers.get(number) == key:
@@ -111,6 +119,13 @@ class State:
         """Whether advice is carried out."""
         return self.mode is not Mode.OBSERVE and not self.switched_off
 
+    @property
+    def why_idle(self) -> Reason | None:
+        """Why nothing is carried out; None if it is."""
+        if self.advising:
+            return None
+        return Reason.SWITCHED_OFF if self.switched_off else Reason.WOULD_ADVISE
+
     def with_token(self, token: str) -> Iterator[JobRecord]:
         """The jobs of one submission: one, or the tasks of an array."""
         return (self.jobs[key] for key in self._keys_of.get(token, ()))
@@ -134,6 +149,8 @@ class State:
             swapped=tuple(self.swapped.items()),
             waits=tuple(self.waits.values()),
             upgrades=tuple(self.upgrades.values()),
+            pairs=tuple(self.pairs.values()),
+            parked=tuple(self.parked.values()),
             idle_since_s=self.idle_since_s,
         )
 
@@ -155,6 +172,8 @@ def restored(event: StateRestored) -> State:
         swapped=dict(event.swapped),
         waits={wait.key: wait for wait in event.waits},
         upgrades={one.key: one for one in event.upgrades},
+        pairs={one.families: one for one in event.pairs},
+        parked={one.key: one for one in event.parked},
         idle_since_s=event.idle_since_s,
     )
     for record in event.jobs:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from slipstream.core.placement import Need
     from slipstream.core.sights import NodeSight
     from slipstream.core.topology import Topology
+    from slipstream.core.wires import Wires
 
 MOST_TOGETHER: Final = 16
 """Jobs of one batch, those with the best right to a place first."""
@@ -41,6 +42,7 @@ def proposed(
     nodes: Mapping[str, NodeSight],
     unowned: Callable[[str], int],
     topology: Topology,
+    wires: Wires,
 ) -> dict[str, tuple[str, ...]]:
     """Nodes for jobs of several nodes, by their keys; nothing for fewer than two of them.
 
@@ -49,6 +51,7 @@ def proposed(
         nodes: as Slurm counts them.
         unowned: how many GPUs of a node have no owner, for all we know.
         topology: who is near whom.
+        wires: what the racks' uplinks carry, and what is sent over them.
     """
     gangs: list[Gang] = []
     there: set[str] = set()
@@ -66,9 +69,9 @@ def proposed(
         name: min(unowned(name), nodes[name].gpus - nodes[name].gpus_used) for name in sorted(there)
     }
     fabric = Fabric({name: nodes[name].gpus for name in sorted(there)}, topology)
-    found = place_batch(
-        gangs, Room(fabric, free), Weights(link_mbps=LINK_MBPS), generations=GENERATIONS
-    )
+    weights = Weights(link_mbps=LINK_MBPS, uplink_mbps=wires.uplink_mbps or None)
+    cluster = Room(fabric, free, dict(wires.sent))
+    found = place_batch(gangs, cluster, weights, generations=GENERATIONS)
     return {plan.key: tuple(sorted(plan.nodes)) for plan in found.plans if plan}
 
 

@@ -158,7 +158,7 @@ def _may(state: State, record: JobRecord, at_s: float) -> bool:
     sight, before = record.sight, state.upgrades.get(record.key)
     if record.phase is not Phase.RUNNING or sight is None or len(sight.nodes) != 1:
         return False
-    if record.key in state.moves:
+    if record.key in state.moves or record.key in state.parked:
         return False
     return before is None or (before.hold is Hold.OVER and at_s - before.since_s >= AGAIN_S)
 

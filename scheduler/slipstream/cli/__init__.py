@@ -20,6 +20,8 @@ COMMANDS: Final = (
     "mode",
     "move",
     "nodes",
+    "park",
+    "release",
     "replay",
     "report",
     "resize",

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The scheduler's API as commands use it: one question, one answer, one clear error.
 
+On its own host over its socket; elsewhere over the link, to read only (`remote`).
+
 By the standard library's client: others take longer to import than the answer takes to come.
 """
 
@@ -69,12 +71,50 @@ class _OverSocket(http.client.HTTPConnection):
 
 def _asked(run_dir: Path, method: str, path: str, body: bytes | None = None) -> dict[str, Any]:
     sock = run_dir / "api.sock"
+    status, told = (
+        _over_socket(sock, method, path, body)
+        if _is_there(sock)
+        else _from_elsewhere(sock, path, changes=body is not None)
+    )
+    answer = _read(told)
+    if status >= _FIRST_ERROR:
+        raise click.ClickException(str(answer.get("error", told[:200].decode(errors="replace"))))
+    return answer
+
+
+def _is_there(sock: Path) -> bool:
+    """What may not be looked at is tried, and says so itself."""
+    try:
+        return sock.exists()
+    except OSError:
+        return True
+
+
+def _from_elsewhere(sock: Path, path: str, *, changes: bool) -> tuple[int, bytes]:
+    """The scheduler is not on this host: is it said where?"""
+    from slipstream.cli import remote  # noqa: PLC0415 (it costs what most answers take)
+
+    where = remote.scheduler()
+    if where is None:
+        raise click.ClickException(
+            f"the scheduler does not answer at {sock}, which is not there; is it running? Jobs run "
+            "on without it. Start it with 'slipstream scheduler run', or say where it is, in "
+            f"{remote.DEFAULTS} or the environment: {remote.VARIABLE}=CONTROLLER:6823"
+        )
+    if changes:
+        raise click.ClickException(
+            f"the scheduler is at {where}: from other hosts it can only be asked. Run this there."
+        )
+    return remote.get(where, path)
+
+
+def _over_socket(sock: Path, method: str, path: str, body: bytes | None) -> tuple[int, bytes]:
     connection = _OverSocket(sock)
     headers = {"Content-Type": "application/json"} if body else {}
     try:
         connection.request(method, path, body, headers)
         response = connection.getresponse()
-        told = response.read()
+        return response.status, response.read()
     except (OSError, http.client.HTTPException) as error:
         raise click.ClickException(
             f"the scheduler does not answer at {sock} ({error}); is it running? "
@@ -82,10 +122,6 @@ def _asked(run_dir: Path, method: str, path: str, body: bytes | None = None) -> 
         ) from error
     finally:
         connection.close()
-    answer = _read(told)
-    if response.status >= _FIRST_ERROR:
-        raise click.ClickException(str(answer.get("error", told[:200].decode(errors="replace"))))
-    return answer
 
 
 def _read(told: bytes) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,6 +18,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from slipstream.core.classes import Mode
+from slipstream.core.events import ParkAsked
 from slipstream.core.reasons import SENTENCE, Reason
 from slipstream.scheduler import metrics, views
 from slipstream.scheduler.job_rows import JobList, encoded
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 _MOST_BODY_BYTES: Final = 4 << 20
+_MOST_MINUTES: Final = 1_000_000
 _METRICS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 _BY_BROWSERS: Final = frozenset({"origin", "sec-fetch-site"})
 """Any page that an operator visits could send a POST through a forwarded socket; not as one."""
@@ -76,6 +79,8 @@ class Api:
                 Route("/v1/mode", self.set_mode, methods=["POST"]),
                 Route("/v1/move", self.move, methods=["POST"]),
                 Route("/v1/resize", self.resize, methods=["POST"]),
+                Route("/v1/park", self.park, methods=["POST"]),
+                Route("/v1/release", self.release, methods=["POST"]),
                 Route("/v1/events", self.take_reports, methods=["POST"]),
                 Route("/v1/health", self.health),
                 Route("/metrics", self.metrics),
@@ -165,6 +170,33 @@ class Api:
             return _error(409, f"job {job} is not resized ({found}): {SENTENCE[found]}")
         return self._answer(job=job, nodes=list(found.nodes), gpus=gpus, had=had)
 
+    async def park(self, request: Request) -> Response:
+        """`{"job": "12", "minutes": 60, "why": "a course begins"}`; minutes may be missing."""
+        return await self._ordered(request, parked=True)
+
+    async def release(self, request: Request) -> Response:
+        """`{"job": "12", "why": "the course is over"}`."""
+        return await self._ordered(request, parked=False)
+
+    async def _ordered(self, request: Request, *, parked: bool) -> Response:
+        if not self._may_change(request):
+            return _error(403, "only root and Slurm's user may park and release, on the socket")
+        body = await _body(request)
+        try:
+            asked: Any = json.loads(body or b"")
+            job, minutes = str(asked["job"]), min(int(asked.get("minutes") or 0), _MOST_MINUTES)
+        except (AttributeError, KeyError, OverflowError, TypeError, ValueError):
+            return _error(400, f'not understood: {body!r:.100}; say {{"job": "12", "minutes": 60}}')
+        why, now_s = str(asked.get("why") or "an operator asked"), self.engine.now_s()
+        until_s = now_s + 60 * minutes if minutes > 0 else None
+        event = ParkAsked(at_s=now_s, key=job, parked=parked, why=why, until_s=until_s)
+        if found := self.engine.park(event):
+            what = "parked" if parked else "released"
+            return _error(409, f"job {job} is not {what} ({found}): {SENTENCE[found]}")
+        sight = self._state.jobs[job].sight if job in self._state.jobs else None
+        nodes = list(sight.nodes) if sight else []
+        return self._answer(job=job, parked=parked, nodes=nodes, until_s=until_s)
+
     async def take_reports(self, request: Request) -> Response:
         """Lines of JSON, one report each: all or none."""
         if not self._may_change(request):
@@ -198,7 +230,9 @@ class Api:
         return Response(encoded({**self._told(), **more}), media_type="application/json")
 
     def _told(self) -> dict[str, Any]:
-        return {"v": 1, **views.mode(self._state), "carrier": self.carrier()}
+        paused_s = self.engine.counters.breaker.paused_s(time.time())
+        told = {"v": 1, **views.mode(self._state), "carrier": self.carrier()}
+        return {**told, "slurm_paused_s": round(paused_s, 1)}
 
     def _may_change(self, request: Request) -> bool:
         client = request.client

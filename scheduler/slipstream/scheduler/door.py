@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The door for other hosts: a TCP port at which coordinators prove by MUNGE who they are.
+"""The door for other hosts: a TCP port at which coordinators and users prove by MUNGE who they are.
 
 Whoever has not done so yet costs little: few at a time, a few of each host, for a few seconds.
 """
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from slipstream.scheduler.engine import Counters
-    from slipstream.slurm_plugin.link import Address, Channel, Party
+    from slipstream.slurm_plugin.link import Address, Channel, Party, Peer
 
 _LOG = logging.getLogger(__name__)
 MOST_LINKS: Final = 16_384
@@ -47,17 +47,21 @@ class Door:
     @asynccontextmanager
     async def admitted(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> AsyncIterator[tuple[Channel, str]]:
-        """A coordinator's channel and the node it may speak of; raises `LinkError` for others."""
+    ) -> AsyncIterator[tuple[Channel, Peer]]:
+        """A channel and whose it is, a coordinator's or a user's; raises `LinkError` for others."""
         link.tune(writer)
-        channel, node = await self._proved(reader, writer)
+        channel, peer = await self._proved(reader, writer)
+        node = peer.node
+        if not node:
+            yield channel, peer
+            return
         if (before := self._links.pop(node, None)) is not None:
             before.close()  # it has lost that one, or it would not be here
         self._links[node] = channel
         self._counters.links = len(self._links)
         _LOG.info("the coordinator of %s is linked", node)
         try:
-            yield channel, node
+            yield channel, peer
         finally:
             if self._links.get(node) is channel:
                 del self._links[node]
@@ -65,7 +69,7 @@ class Door:
 
     async def _proved(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> tuple[Channel, str]:
+    ) -> tuple[Channel, Peer]:
         host = str((writer.get_extra_info("peername") or ("",))[0])
         if (
             len(self._links) >= MOST_LINKS

@@ -14,6 +14,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from slipstream.core import parking
+from slipstream.core.breaker import Breaker
 from slipstream.core.events import (
     CommandRefused,
     JobSubmitted,
@@ -35,7 +37,7 @@ if TYPE_CHECKING:
 
     from slipstream.core.classes import Mode
     from slipstream.core.commands import Command
-    from slipstream.core.events import Event
+    from slipstream.core.events import Event, ParkAsked
     from slipstream.core.machine import Machine
     from slipstream.core.reasons import Reason
     from slipstream.estimator import Clues
@@ -62,6 +64,8 @@ class Counters:
     refused_links: Counter[str] = field(default_factory=Counter)
     """What came from other hosts and was not believed, by reason."""
     refused: int = 0
+    breaker: Breaker = Breaker()  # noqa: RUF009 (frozen)
+    """Whether Slurm is left alone by those who change jobs."""
     runs_written: int = 0
     runs_lost: int = 0
     """Runs and submissions that the history could not keep."""
@@ -159,6 +163,17 @@ class Engine:
         if isinstance(found, Placement):
             self.take(asked)
         return found
+
+    def park(self, asked: ParkAsked) -> Reason | None:
+        """An operator parks a job, or releases it; says why not, if not."""
+        found = parking.refusal(self.machine.state, asked)
+        if found is None:
+            self.take(asked)
+        return found
+
+    def now_s(self) -> float:
+        """For what operators ask: when they do."""
+        return self._clock()
 
     def tick(self) -> None:
         """What only the clock brings: the switch, the machine's timers, checkpoints."""

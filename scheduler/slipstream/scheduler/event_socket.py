@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from slipstream.scheduler.engine import Counters
     from slipstream.scheduler.messages import Told
     from slipstream.scheduler.orders import Orders
+    from slipstream.scheduler.questions import Questions
     from slipstream.slurm_plugin.link import Channel
 
 _LOG = logging.getLogger(__name__)
@@ -59,13 +60,18 @@ class EventSocket:
         """Serve this host until the server is closed."""
         return await asyncio.start_unix_server(self._met, sock=listener, limit=MOST_LINE_BYTES)
 
-    async def serve_hosts(self, listener: socket.socket, door: Door) -> asyncio.Server:
-        """Serve other hosts."""
+    async def serve_hosts(
+        self, listener: socket.socket, door: Door, questions: Questions
+    ) -> asyncio.Server:
+        """Serve other hosts: coordinators, and users who ask."""
 
         async def met(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             try:
-                async with door.admitted(reader, writer) as (channel, node):
-                    await self._listen(channel, node)
+                async with door.admitted(reader, writer) as (channel, peer):
+                    if peer.node:
+                        await self._listen(channel, peer.node)
+                    else:
+                        await questions.serve(channel, peer.uid)
             except LinkError as error:
                 door.refused(error, writer)
             except (OSError, TimeoutError) as error:

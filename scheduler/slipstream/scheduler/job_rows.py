@@ -55,6 +55,7 @@ class JobRows:
                 state.requests.get(record.token),
                 state.advice.get(record.advice_key),
                 state.upgrades.get(key),
+                state.parked.get(key),
                 trains,
             )
             if same(self._made_of.get(key), parts):

@@ -13,7 +13,7 @@ import msgspec
 
 from slipstream.core.classes import JobClass, Per, Role
 from slipstream.core.events import JobSaved, NodeReported
-from slipstream.core.sights import Gpus, GpuUse, Measured, Request, Training
+from slipstream.core.sights import Gpus, GpuUse, Measured, PackSeen, Request, Training
 from slipstream.estimator import Clues
 from slipstream.scheduler.marker import TOKEN
 
@@ -98,12 +98,24 @@ class _Training(msgspec.Struct):
     measured: Measured | None = None
 
 
+class _Pair(msgspec.Struct):
+    jobs: list[str | int]
+    rates: list[float]
+    apart: bool = False
+
+
 class _Saved(msgspec.Struct):
     job_id: str | int
     number: int
     bytes_carried: int = 0
     seconds: float = 0.0
     problem: str = ""
+    spilled: bool = False
+
+
+class _Mapped(msgspec.Struct):
+    job_id: str | int
+    files: list[str]
 
 
 class _Discarded(msgspec.Struct):
@@ -117,6 +129,7 @@ class _Call(msgspec.Struct):
     runs: bool
     nodes: list[str]
     after: int = 0
+    returns: bool = False
 
 
 class _Report(msgspec.Struct):
@@ -125,15 +138,22 @@ class _Report(msgspec.Struct):
     v: int = 1
     gpus: list[_Gpu] = []
     jobs: list[_Training] = []
+    pairs: list[_Pair] = []
+    enforces: bool = True
     saved: _Saved | None = None
     """If it tells of a job that was saved; then of nothing else."""
     discarded: _Discarded | None = None
     """If it tells of a durable copy that was to be removed."""
+    mapped: _Mapped | None = None
+    """If it tells which files a job that is being saved has mapped."""
     calls: list[_Call] | None = None
     """If it tells whose turn it is among gangs that it leads."""
     listens: bool = False
     """If it waits on this connection for what it is asked to do."""
 
+
+_MOST_FILES: Final = 256
+_MOST_NAME: Final = 4096
 
 _SUBMISSION: Final = msgspec.json.Decoder(_Submission, strict=False)
 _REPORT: Final = msgspec.json.Decoder(_Report, strict=False)
@@ -239,6 +259,15 @@ class Discarded:
 
 
 @dataclass(frozen=True, slots=True)
+class FilesMapped:
+    """What the processes of a job that is being saved have mapped: its libraries, most of all."""
+
+    node: str
+    job_id: str
+    files: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class TurnCalled:
     """The first node of a job across nodes says whether it runs now, for the others to follow."""
 
@@ -246,6 +275,7 @@ class TurnCalled:
     runs: bool
     after: int
     nodes: tuple[str, ...]
+    returns: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,7 +286,7 @@ class TurnsCalled:
     calls: tuple[TurnCalled, ...]
 
 
-Told: TypeAlias = NodeReported | JobSaved | Discarded | TurnsCalled
+Told: TypeAlias = NodeReported | JobSaved | Discarded | TurnsCalled | FilesMapped
 
 
 def read_told(line: bytes) -> Told | Listening:
@@ -267,8 +297,14 @@ def read_told(line: bytes) -> Told | Listening:
     if told.discarded is not None:
         gone = told.discarded
         return Discarded(told.node, str(gone.job_id), gone.token, gone.problem)
+    if told.mapped is not None:
+        files = tuple(name[:_MOST_NAME] for name in told.mapped.files[:_MOST_FILES])
+        return FilesMapped(told.node, str(told.mapped.job_id), files)
     if told.calls is not None:
-        calls = [TurnCalled(one.job_id, one.runs, one.after, (*one.nodes,)) for one in told.calls]
+        calls = [
+            TurnCalled(one.job_id, one.runs, one.after, (*one.nodes,), one.returns)
+            for one in told.calls
+        ]
         return TurnsCalled(told.node, tuple(calls))
     if told.saved is None:
         return _report(told)
@@ -280,6 +316,7 @@ def read_told(line: bytes) -> Told | Listening:
         bytes_carried=told.saved.bytes_carried,
         seconds=told.saved.seconds,
         problem=told.saved.problem,
+        spilled=told.saved.spilled,
     )
 
 
@@ -303,7 +340,19 @@ def _report(told: _Report) -> NodeReported:
         for gpu in told.gpus
     )
     jobs = tuple(map(_training, told.jobs))
-    return NodeReported(at_s=told.at_s, node=told.node, gpus=gpus, jobs=jobs)
+    packed = tuple(
+        PackSeen(tuple(map(str, one.jobs)), tuple(one.rates), apart=one.apart)
+        for one in told.pairs
+        if len(one.jobs) == len(one.rates)
+    )
+    return NodeReported(
+        at_s=told.at_s,
+        node=told.node,
+        gpus=gpus,
+        jobs=jobs,
+        packed=packed,
+        enforces=told.enforces,
+    )
 
 
 def _training(job: _Training) -> Training:

@@ -21,15 +21,19 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from slipstream.core.advice import Advice
-    from slipstream.core.commands import Save
+    from slipstream.core.commands import Prepare, Save
     from slipstream.core.copies import Copy
-    from slipstream.scheduler.messages import TurnsCalled
+    from slipstream.scheduler.messages import FilesMapped, TurnsCalled
     from slipstream.slurm_plugin.link import Channel
 
 _GATHERS_S: Final = 10.0
 """Coordinators look for a scheduler every second: so long a new one waits for them."""
 _MOST_HOSTS: Final = 1_000
 """Tasks of a job whose nodes fit into one line."""
+_MOST_MOVES: Final = 64
+"""Jobs whose files are remembered while they are saved."""
+_PARKED_EVERY_S: Final = 15.0
+"""How often nodes are told again whom operators have parked: they forget it after a minute."""
 _MOST_CALLS: Final = 64
 """Gangs that a node leads, in one line."""
 
@@ -40,8 +44,11 @@ class Orders:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._listeners: dict[str, tuple[asyncio.AbstractEventLoop, Channel]] = {}
         self._open: dict[str, tuple[float, Save]] = {}
+        self._files: dict[str, tuple[str, ...]] = {}
         self._lock = threading.Lock()
         self._off: bool | None = None
+        self._parked: Mapping[str, tuple[int, ...]] | None = None
+        self._parked_told_s = 0.0
         self._clock = clock
         self._began_s = clock()
 
@@ -56,7 +63,9 @@ class Orders:
                 if now_s - at_s < PATIENCE_S[Stage.SAVING]
             }
             unanswered = [order for _, order in self._open.values() if order.node == node]
-            off = self._off
+            off, parked = self._off, self._parked
+        if parked is not None:
+            loop.call_soon_threadsafe(channel.write, _park(parked.get(node, ())))
         if off is not None:
             loop.call_soon_threadsafe(channel.write, _switch(off=off))
         for order in unanswered:
@@ -76,6 +85,24 @@ class Orders:
         for loop, channel in there if told is not off else ():
             loop.call_soon_threadsafe(channel.write, _switch(off=off))
 
+    def park(self, wanted: Mapping[str, tuple[int, ...]]) -> None:
+        """Tell nodes whom operators have parked: what is new at once, and all of it now and then.
+
+        Who comes later is told then. What is not in `wanted` may go on.
+        """
+        now_s = self._clock()
+        with self._lock:
+            before, self._parked = self._parked or {}, wanted
+            again = now_s - self._parked_told_s >= _PARKED_EVERY_S
+            self._parked_told_s = now_s if again else self._parked_told_s
+            told = [
+                (self._listeners[node], wanted.get(node, ()))
+                for node in sorted({*before, *wanted})
+                if node in self._listeners and (again or before.get(node) != wanted.get(node))
+            ]
+        for (loop, channel), jobs in told:
+            loop.call_soon_threadsafe(channel.write, _park(jobs))
+
     def save(self, order: Save) -> None:
         """Have a job saved; raises `SinkError` if its node does not listen."""
         now_s = self._clock()
@@ -87,6 +114,23 @@ class Orders:
         if found:
             loop, channel = found
             loop.call_soon_threadsafe(channel.write, _line(order))
+
+    def mapped(self, told: FilesMapped) -> None:
+        """What a job that is being saved has mapped: remembered for where it moves to."""
+        with self._lock:
+            if told.job_id in self._open:
+                self._files = {told.job_id: told.files, **self._files}
+                self._files = dict(list(self._files.items())[:_MOST_MOVES])
+
+    def prepare(self, command: Prepare) -> None:
+        """Tell nodes who comes, and what it will read; who does not listen does without."""
+        with self._lock:
+            files = self._files.pop(command.job_id, ())
+            there = [self._listeners[node] for node in command.nodes if node in self._listeners]
+        line = {"v": 1, "order": "prepare", "job_id": command.job_id, "token": command.token}
+        told = {"uid": command.uid, "number": command.number, "bytes": command.size_bytes}
+        for loop, channel in there:
+            loop.call_soon_threadsafe(channel.write, _raw({**line, **told, "files": files}))
 
     def tell_hosts(self, advice: Advice) -> None:
         """Tell nodes which task of a job belongs on which of them, should it start on these.
@@ -107,7 +151,7 @@ class Orders:
         """
         for call in told.calls[:_MOST_CALLS]:
             line = {"v": 1, "order": "turn", "job_id": call.job_id, "from": told.node}
-            raw = _raw({**line, "runs": call.runs, "after": call.after})
+            raw = _raw({**line, "runs": call.runs, "after": call.after, "returns": call.returns})
             with self._lock:
                 others = {*call.nodes[:_MOST_HOSTS]} - {told.node}
                 there = [self._listeners[node] for node in others if node in self._listeners]
@@ -138,6 +182,10 @@ def _line(order: Save) -> bytes:
 
 def _switch(*, off: bool) -> bytes:
     return _raw({"v": 1, "order": "switch", "job_id": 0, "off": off})
+
+
+def _park(jobs: tuple[int, ...]) -> bytes:
+    return _raw({"v": 1, "order": "parked", "job_id": 0, "jobs": jobs})
 
 
 def _raw(line: Mapping[str, object]) -> bytes:

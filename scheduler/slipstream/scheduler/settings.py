@@ -69,6 +69,8 @@ class Settings:
     arrival_s: float = 60.0
     guest_below_pct: float = 80.0
     """A GPU that is used more than that over 10 s takes no further guest."""
+    uplink_mbps: float = 0.0
+    """What a rack's uplink carries, in Mbit/s; 0: it does not count where jobs are placed."""
     guest_after_s: float = 300.0
     """An `auto` job that has waited so long for GPUs becomes a guest (mode enforce)."""
     requeue_pause_s: float = 60.0
@@ -101,8 +103,8 @@ class Settings:
         for name in _ABOVE_0:
             if getattr(self, name) <= 0:
                 raise SettingsError(f"{name} is {getattr(self, name):g}, it must be above 0")
-        if self.keep_checkpoints_s < 0:
-            raise SettingsError("keep_checkpoints_s must be 0 or more")
+        if min(self.keep_checkpoints_s, self.uplink_mbps) < 0:
+            raise SettingsError("keep_checkpoints_s and uplink_mbps must be 0 or more")
         if self.events_between_checkpoints < 1:
             raise SettingsError("events_between_checkpoints must be at least 1")
         try:
@@ -127,6 +129,7 @@ class Settings:
             arrival_s=self.arrival_s,
             shares=self.shares,
             guest_below_pct=self.guest_below_pct,
+            uplink_mbps=self.uplink_mbps,
             guest_after_s=self.guest_after_s,
             requeue_pause_s=self.requeue_pause_s,
             grow_after_s=self.grow_after_s,

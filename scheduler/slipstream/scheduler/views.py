@@ -6,6 +6,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
+from slipstream.core import packing
 from slipstream.core.answers import estimated
 from slipstream.core.classes import JobClass, Role
 from slipstream.core.node.reasons import SENTENCE as NODE_SENTENCE
@@ -19,6 +20,7 @@ from slipstream.core.upgrading import Hold
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from slipstream.core.parking import Parked
     from slipstream.core.records import JobRecord
     from slipstream.core.sights import NodeSight, Request, Training
     from slipstream.core.state import State
@@ -55,12 +57,18 @@ def job(state: State, record: JobRecord, training: Training | None) -> View:
         "slots": sight.slots if sight else 0,
         "phase": record.phase,
         "since_s": record.since_s,
-        "reason": record.reason,
+        "reason": reason_of(state, record),
         "slurm_reason": sight.slurm_reason if sight else "",
         "nodes": list(sight.nodes) if sight else [],
         "advised_nodes": list(advice.nodes) if advice and waits else [],
         "training": _progress(training),
     }
+
+
+def reason_of(state: State, record: JobRecord) -> Reason:
+    """As the machine has it, or that an operator has parked it: to Slurm it runs."""
+    parked = record.key in state.parked and record.phase is Phase.RUNNING
+    return Reason.PARKED if parked else record.reason
 
 
 def role_of(state: State, record: JobRecord) -> Role | None:
@@ -94,7 +102,7 @@ def why(state: State, name: str) -> View | None:
     estimate = request.estimate if request else None
     return {
         **job(state, record, training_of(state).get(str(sight.number)) if sight else None),
-        "sentence": SENTENCE[record.reason],
+        "sentence": SENTENCE[reason_of(state, record)],
         "estimate": {**asdict(estimate), "text": estimated(estimate)} if estimate else None,
         "stands_for": _stands_for(state, record),
         "because": _because(state, record),
@@ -171,9 +179,17 @@ def _node_sentence(training: Training) -> str | None:
 
 def _because(state: State, record: JobRecord) -> list[str]:
     """More about a reason, where there is more to tell."""
+    if reason_of(state, record) is Reason.PARKED:
+        return _order(state.parked[record.key])
     if record.reason is Reason.NO_GUEST_SEAT:
-        return _against_guests(state)
+        return [*_against_guests(state), *packing.against(state, record)]
     return _quota(state, record) if record.reason is Reason.OVER_QUOTA else []
+
+
+def _order(parked: Parked) -> list[str]:
+    """Why it was parked, and for how long if that was said."""
+    minutes = ((parked.until_s or parked.since_s) - parked.since_s) / 60
+    return [parked.why, f"for {minutes:.0f} min"] if minutes else [parked.why]
 
 
 def _quota(state: State, record: JobRecord) -> list[str]:

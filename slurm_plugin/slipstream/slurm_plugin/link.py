@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The link between a coordinator and the scheduler: lines, on one host or between two.
+"""The link between a coordinator or a user who asks and the scheduler: on one host, or two.
 
 On one host it is a Unix socket, whose peer the kernel names. Between hosts it is TCP, and nothing
 on it is believed but this: the scheduler greets with a nonce, the coordinator answers with a MUNGE
@@ -205,9 +205,17 @@ class Party:
     trusted: frozenset[int]
 
 
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """Who was let in: a user, and the node it speaks for. One without a node may only ask."""
+
+    uid: int
+    node: str = ""
+
+
 async def admit(
     reader: asyncio.StreamReader, writer: asyncio.StreamWriter, us: Party
-) -> tuple[Sealed, str]:
+) -> tuple[Sealed, Peer]:
     """The scheduler's side: greet, read the credential; returns the channel and whose it is."""
     nonce = secrets.token_hex(_KEY_BYTES)
     greeting = {"slipstream": VERSION, "cluster": us.cluster, "uid": os.geteuid(), "nonce": nonce}
@@ -218,28 +226,32 @@ async def admit(
     except MungeError as error:
         reason = Refusal.REPLAYED if error.replayed else Refusal.FORGED
         raise LinkError(reason, str(error)) from error
-    if opened.uid not in us.trusted:
-        raise LinkError(Refusal.STRANGER, f"uid {opened.uid} wants to speak for a node")
     told = _object(opened.payload)
+    asks = told.get("asks") is True
+    if not asks and opened.uid not in us.trusted:
+        raise LinkError(Refusal.STRANGER, f"uid {opened.uid} wants to speak for a node")
     if told.get("slipstream") != VERSION:
         raise LinkError(Refusal.GARBLED, f"version {told.get('slipstream')!r}, not {VERSION}")
     if told.get("cluster") != us.cluster:
         raise LinkError(Refusal.REDIRECTED, f"for cluster {told.get('cluster')!r}")
     if not hmac.compare_digest(str(told.get("nonce")).encode(), nonce.encode()):
         raise LinkError(Refusal.REPLAYED, "an answer to another greeting")
-    node = str(told.get("node"))
-    if not _NODE.fullmatch(node):
+    node = "" if asks else str(told.get("node"))
+    if not asks and not _NODE.fullmatch(node):
         raise LinkError(Refusal.GARBLED, f"{node[:100]!r} is no node's name")
     up, down = _keys(_key(told), nonce)
     channel = Sealed(reader, writer, (up, down))
     channel.write(_json({"v": VERSION, "order": "welcome", "job_id": 0}))
-    return channel, node
+    return channel, Peer(opened.uid, node)
 
 
 async def join(
-    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, us: Party, node: str
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, us: Party, node: str = ""
 ) -> Sealed:
-    """The coordinator's side: nothing is sent that another than the scheduler could use."""
+    """The other side: nothing is sent that another than the scheduler could use.
+
+    Without a node it only asks, which every user may.
+    """
     greeting = _object(await _first_line(reader))
     if greeting.get("slipstream") != VERSION:
         raise LinkError(Refusal.GARBLED, f"this is no scheduler of version {VERSION}")
@@ -252,7 +264,8 @@ async def join(
         believed = sorted(us.trusted)
         raise LinkError(Refusal.STRANGER, f"a scheduler of uid {uid!r}, believed are {believed}")
     key = secrets.token_bytes(_KEY_BYTES)
-    told = {"slipstream": VERSION, "cluster": us.cluster, "node": node}
+    what = {"node": node} if node else {"asks": True}
+    told = {"slipstream": VERSION, "cluster": us.cluster, **what}
     payload = _json({**told, "nonce": nonce, "key": key.hex()})
     try:
         credential = await asyncio.to_thread(us.munge.seal, payload, uid)

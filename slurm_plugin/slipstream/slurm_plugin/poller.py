@@ -128,10 +128,14 @@ class Poller:
         while not self._stopping:
             began_s = time.monotonic()
             outcome = self._poll_whatever_happens()
-            took_s = time.monotonic() - began_s
+            # Nobody was busy with a question that nobody took: its 9 s of trying ask for no rest.
+            took_s = 0.0 if self._is_unreachable() else time.monotonic() - began_s
             last = Poll(outcome, took_s, waited_s, self._snapshot.failures)
             least_s = max(_REST_PER_POLL * took_s, self._pace.fastest_s)
             waited_s = self._rest(max(next_delay_s(self._pace, last), least_s), least_s)
+
+    def _is_unreachable(self) -> bool:
+        return self._snapshot.error is not None and self._snapshot.error.unreachable
 
     def _poll_whatever_happens(self) -> Outcome:
         try:

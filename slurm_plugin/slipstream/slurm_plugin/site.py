@@ -26,6 +26,8 @@ class Site:
     cluster: str = ""
     slurm_user: str = ""
     munge_socket: str = ""
+    private: bool = False
+    """Whether users may not see each other's jobs."""
 
 
 def read(environment: Mapping[str, str]) -> Site:
@@ -50,4 +52,5 @@ def parse(text: str) -> Site:
         cluster=found.get("clustername", ""),
         slurm_user=found.get("slurmuser", ""),
         munge_socket=parts.get("socket", ""),
+        private="jobs" in found.get("privatedata", "").lower().split(","),
     )

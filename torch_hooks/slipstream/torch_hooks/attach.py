@@ -91,7 +91,7 @@ class _Process:
         self.block: Block | None = None
         self.session: Session | None = None
         self.loader_waits: LoaderWaits | None = None
-        self.tried_for_own_page = False
+        self.asks_at_ns = 0
         self.dynamo_told = False
         self.frameworks_met = False
         self.trainer = 0
@@ -114,7 +114,7 @@ class _Process:
         path = os.environ.get(ENVIRONMENT_VARIABLE, "")
         if path and self.block is None:
             self.block = pages.claim(path, self.notes)
-        if self.block is None and pages.is_rank_of_torchrun():
+        if self.block is None and (pages.is_rank_of_torchrun() or pages.came_alone()):
             self.block = pages.own(self.notes)
         if self.block is not None and self.session is None:
             rebind.arrive(self.block, self.rebound_ns)
@@ -142,9 +142,9 @@ class _Process:
 
     def boundary(self) -> None:
         """A boundary of a thread that is not known to train, or of a process without a page."""
-        if self.session is None and not self.tried_for_own_page:
+        if self.session is None and (now_ns := monotonic_ns()) >= self.asks_at_ns:
             # A process without a page that trains after all: a rank of torchrun's, a forked child.
-            self.tried_for_own_page = True
+            self.asks_at_ns = pages.try_again_ns(now_ns)
             self.block = pages.own(self.notes)
             self.begin()
         if not self.trainer:
@@ -385,7 +385,7 @@ def _forget_in_child() -> None:
     native_step.forget()
     _process.session, session = None, _process.session
     _process.block, block = None, _process.block
-    _process.tried_for_own_page = False
+    _process.asks_at_ns = 0
     _process.trainer = 0
     _process.launch = {}
     _process.reader = None

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Asking the node's coordinator for a page of one's own, when the task's page has another writer.
 
-That is so for every rank but one when a single task starts several: torchrun, spawn, fork.
+That is so for every rank but one when a single task starts several: torchrun, spawn, fork. Or when
+the task has none, because nobody was there to give it one.
 """
 
 from __future__ import annotations
@@ -13,23 +14,34 @@ from typing import TYPE_CHECKING
 from slipstream.wire.control_block import ENVIRONMENT_VARIABLE
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from slipstream.wire.control_block import Identity
 
 _DEADLINE_S = 2.0  # once in a process, and a rank without a page can be asked for nothing
+_LATE_DEADLINE_S = 0.5  # now and then, while one trains
 _ANSWER_BYTES = 65536
 
 
 def ask_for_block(task_block: str, identity: Identity) -> str:
     """The path of a new page for this process; raises OSError when there is none to be had."""
     run_dir = os.path.dirname(os.path.dirname(os.path.dirname(task_block)))  # noqa: PTH120 (no pathlib in a user's process)
-    request = (
-        f"v=1 op=block job={identity.job_id} step={identity.step} uid={os.getuid()} "
-        f"task={identity.task} token={identity.token}\n"
-    )
+    words = f"job={identity.job_id} step={identity.step} task={identity.task}"
+    return _ask(run_dir, f"{words} token={identity.token}", _DEADLINE_S)
+
+
+def ask_late(run_dir: str, environment: Mapping[str, str]) -> str:
+    """The same for a task that nobody answered when it was started, by what Slurm told it."""
+    job, step = environment.get("SLURM_JOB_ID", ""), environment.get("SLURM_STEP_ID", "batch")
+    task = environment.get("SLURM_LOCALID", "0")
+    return _ask(run_dir, f"job={job} step={step} task={task}", _LATE_DEADLINE_S)
+
+
+def _ask(run_dir: str, words: str, deadline_s: float) -> str:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-        connection.settimeout(_DEADLINE_S)
+        connection.settimeout(deadline_s)
         connection.connect(f"{run_dir}/node.sock")
-        connection.sendall(request.encode())
+        connection.sendall(f"v=1 op=block uid={os.getuid()} {words}\n".encode())
         answer = b""
         while not answer.endswith(b"ok\n") and len(answer) < _ANSWER_BYTES:
             received = connection.recv(4096)

@@ -17,6 +17,10 @@ if TYPE_CHECKING:
 
 SWITCH_VARIABLE = "SLIPSTREAM_HOOKS"
 """0: the hooks do nothing at all."""
+NODE_VARIABLE = "SLIPSTREAM_NODE"
+"""The node's run directory, for tasks that were bound by the static table."""
+_RETRY_NS = 60 * 10**9
+_NEVER_NS = 1 << 63
 
 
 def switched_off() -> bool:
@@ -45,10 +49,24 @@ def claim(path: str, log: Notes) -> blocks.Block | None:
         return None
 
 
+def came_alone() -> bool:
+    """Whether nobody answered when this task was started, and nobody of it has a page yet."""
+    return NODE_VARIABLE in os.environ and ENVIRONMENT_VARIABLE not in os.environ
+
+
+def try_again_ns(now_ns: int) -> int:
+    """When to ask for a page the next time, after having asked."""
+    return now_ns + _RETRY_NS if came_alone() else _NEVER_NS
+
+
 def own(log: Notes) -> blocks.Block | None:
     """A page of this process's own, asked for in the name of its task."""
+    if switched_off():
+        return None
+    if came_alone():
+        return _first(log)
     task_block = os.environ.get(ENVIRONMENT_VARIABLE, "")
-    if not task_block or switched_off():
+    if not task_block:
         return None
     try:
         # Read, not opened for writing: its writer is another process.
@@ -58,3 +76,15 @@ def own(log: Notes) -> blocks.Block | None:
     except (OSError, ControlBlockError) as error:
         log.problem("control block", f"none for this process: {error}")
         return None
+
+
+def _first(log: Notes) -> blocks.Block | None:
+    """The page of a task that was started while there was no coordinator: it may be back."""
+    try:
+        path = node_client.ask_late(os.environ[NODE_VARIABLE], os.environ)
+        block = blocks.claim(path)
+    except (OSError, ControlBlockError) as error:
+        log.problem("control block", f"none yet: {error}")
+        return None
+    os.environ[ENVIRONMENT_VARIABLE] = path  # whom this process starts asks in its name
+    return block

@@ -27,6 +27,7 @@ from slipstream.core.reasons import Reason
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from slipstream.core.cluster.asks import Ask
     from slipstream.core.cluster.commands import ClusterCommand
     from slipstream.core.cluster.events import ClusterEvent
     from slipstream.core.cluster.jobs import Job
@@ -69,6 +70,8 @@ class Brain(Floor):
                 self._seen(event)
             case events.RacksRead():
                 self.ground.topology = event.topology
+            case events.UplinksSeen():
+                self.ground.sent_mbps = dict(event.sent)
             case events.RoundBegan():
                 self.take_back()
                 self._looked_at = set() if self._looked_at is None else self._looked_at
@@ -78,12 +81,16 @@ class Brain(Floor):
                 self._drained(event.node)
             case events.JobCame():
                 self._job_came(event)
+            case events.RoomWanted():
+                self._make_room(event.ask)
             case events.JobLeft():
                 self._job_left(event.ref)
             case events.JobProfiled():
                 self._profiled(event)
             case events.PairMeasured():
                 self._measured(event)
+            case events.PairsRemembered():
+                self.book.remember(event.pairs)
             case events.CommandRefused():
                 self._refused(event.ref)
             case events.TimerFired():
@@ -144,6 +151,13 @@ class Brain(Floor):
             self._mover.leave(node)
         if not waiting:
             self._mover.after(looked_at)
+
+    def _make_room(self, ask: Ask) -> None:
+        """Have a node emptied for such a job, if its tenant may own so much."""
+        job = self.imagined(ask)
+        free = ask.job_class is JobClass.SHARED or not self.rules.has(Rule.QUOTAS)
+        if free or self.tenants.may_own(job):
+            self._mover.room_for(job)
 
     def _job_left(self, ref: str) -> None:
         job = self.jobs.pop(ref, None)

@@ -69,6 +69,14 @@ class RacksRead:
 
 
 @dataclass(frozen=True, slots=True)
+class UplinksSeen:
+    """What jobs that run send over the uplinks of racks, in Mbit/s, by the rack's name."""
+
+    at_s: float
+    sent: tuple[tuple[str, float], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class RoundBegan:
     """All who wait come anew: who was told to start and was not seen to counts as waiting."""
 
@@ -94,6 +102,14 @@ class NodeDrained:
 @dataclass(frozen=True, slots=True)
 class JobCame:
     """A job waits."""
+
+    at_s: float
+    ask: Ask
+
+
+@dataclass(frozen=True, slots=True)
+class RoomWanted:
+    """A job waits that no node has room for: one may be emptied for it (where Slurm seats it)."""
 
     at_s: float
     ask: Ask
@@ -129,6 +145,14 @@ class PairMeasured:
 
 
 @dataclass(frozen=True, slots=True)
+class PairsRemembered:
+    """All that is known of families together, in place of what was: (one, other, total, at_s)."""
+
+    at_s: float
+    pairs: tuple[tuple[str, str, float, float], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class CommandRefused:
     """What was commanded about a job could not be carried out: it is where it was."""
 
@@ -148,13 +172,16 @@ ClusterEvent: TypeAlias = (
     NodeCame
     | NodeSeen
     | RacksRead
+    | UplinksSeen
     | RoundBegan
     | RoundEnded
     | NodeDrained
     | JobCame
+    | RoomWanted
     | JobLeft
     | JobProfiled
     | PairMeasured
+    | PairsRemembered
     | CommandRefused
     | TimerFired
 )

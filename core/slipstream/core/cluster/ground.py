@@ -65,6 +65,9 @@ class Ground:
         self.largest = 0
         """GPUs of the largest node."""
         self.topology = Topology(())
+        self.uplink_mbps = rules.uplink_mbps
+        self.sent_mbps: dict[str, float] = {}
+        """What jobs that run send over the uplinks of racks."""
         self.closed: set[int] = set()
         """Nodes that take no jobs."""
         self.drained: set[int] = set()

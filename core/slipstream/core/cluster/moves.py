@@ -50,6 +50,8 @@ class Mover:
         if not brain.rules.has(Rule.MOVES):
             return None
         for node in brain.ground.free.downwards(job.ask.gpus - 1, _EACH):
+            if job.ask.on is not None and brain.ground.names[node] not in job.ask.on:
+                continue
             seat = self._emptied(job, node)
             if seat is not None:
                 return seat

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from slipstream.core.cluster.jobs import Job
 
 _BEST_GUESS: Final = 1.9
@@ -26,6 +28,10 @@ class PairBook:
         """Two jobs were measured."""
         self._told[_key(one, other)] = (total, at_s)
 
+    def remember(self, pairs: Iterable[tuple[str, str, float, float]]) -> None:
+        """Believe these, and nothing else: families, their speeds together, and when."""
+        self._told = {_sorted(one, other): (total, at_s) for one, other, total, at_s in pairs}
+
     def expected(self, one: Job, other: Job, at_s: float) -> float:
         """What they would do together."""
         told = self._told.get(_key(one, other)) if self._told else None
@@ -35,5 +41,8 @@ class PairBook:
 
 
 def _key(one: Job, other: Job) -> tuple[str, str]:
-    a, b = one.ask.family or one.ref, other.ask.family or other.ref
-    return (a, b) if a <= b else (b, a)
+    return _sorted(one.ask.family or one.ref, other.ask.family or other.ref)
+
+
+def _sorted(one: str, other: str) -> tuple[str, str]:
+    return (one, other) if one <= other else (other, one)

@@ -81,6 +81,8 @@ class ClusterRules:
     takes_seats: bool = True
     """Whether a seat can be given to another before its job has ended. Slurm does not do that:
     there guests are stopped by their nodes, and a guest's seat is its own."""
+    uplink_mbps: float = 0.0
+    """What a rack's uplink carries; 0: it does not count."""
     half_life_s: float = 7 * 86_400.0
     """After that, a tenant's use of the past counts half: Slurm's default."""
 

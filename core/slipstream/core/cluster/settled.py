@@ -108,7 +108,8 @@ class Settled:
         gpus = {name: len(ground.gpus_of[node]) for name, node in names.items()}
         free = {name: ground.unowned.number(node) or 0 for name, node in names.items()}
         fabric = Fabric(gpus, ground.topology)
-        plan = best_fit(gang, Room(fabric, free), Weights(link_mbps=_LINK_MBPS))
+        weights = Weights(link_mbps=_LINK_MBPS, uplink_mbps=ground.uplink_mbps or None)
+        plan = best_fit(gang, Room(fabric, free, ground.sent_mbps), weights)
         if plan is None:
             raise AssertionError(f"{ask.nodes} of {len(seats)} nodes hold it, and none were found")
         return [names[name] for name in sorted(plan.nodes)]

@@ -51,11 +51,19 @@ class Fabric:
         self.racks = int(self.rack[-1]) + 1 if self.names else 0
         self._first: Ints = np.searchsorted(self.rack, np.arange(self.racks))
         """The first node of each rack."""
+        self._topology = topology
         self._cost: Floats = sizes / tree.worst
         self._rows: dict[int, Floats] = {}
 
     def __len__(self) -> int:
         return len(self.names)
+
+    @property
+    def rack_names(self) -> tuple[str, ...]:
+        """By number; a node that the topology does not know is a rack of its own name."""
+        firsts = [self.names[at] for at in self._first]
+        racks = [self._topology.rack_of(name) for name in firsts]
+        return tuple(rack.name if rack else name for rack, name in zip(racks, firsts, strict=True))
 
     def near(self, rack: int) -> Floats:
         """The cost from a rack to each rack, 1 being the worst within a domain.

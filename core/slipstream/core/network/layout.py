@@ -53,7 +53,7 @@ class Layout:
         self.on: dict[int, tuple[int, ...]] = {}
         self.score = 0.0
         self._costs = [0.0] * len(gangs)
-        self._load: dict[int, float] = {}
+        self._load: dict[int, float] = dict(room.sent)
 
     def copy(self) -> Layout:
         """The same, to change it."""

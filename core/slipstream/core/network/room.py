@@ -30,14 +30,23 @@ class Room:
         fabric: the nodes.
         free: GPUs that are free, by name; nodes that are not named are as they would be empty. A
             node that takes no jobs has none free.
+        sent: what others send over each rack's uplink, in Mbit/s, by the rack's name.
 
     Attributes:
         free: GPUs free on each node, by number.
         holes: for each rack, how many of its nodes have 0, 1, 2… GPUs free.
     """
 
-    def __init__(self, fabric: Fabric, free: Mapping[str, int] | None = None) -> None:
+    def __init__(
+        self,
+        fabric: Fabric,
+        free: Mapping[str, int] | None = None,
+        sent: Mapping[str, float] | None = None,
+    ) -> None:
         self.fabric = fabric
+        told = sent or {}
+        names = enumerate(fabric.rack_names) if told else ()
+        self.sent = {rack: told[name] for rack, name in names if name in told}
         self.free: Ints = fabric.total.copy()
         for name, count in (free or {}).items():
             if name in fabric.number:
@@ -77,12 +86,14 @@ class Room:
         """The same, to try something."""
         other = object.__new__(Room)
         other.fabric, other.free, other.holes = self.fabric, self.free.copy(), self.holes.copy()
+        other.sent = self.sent
         return other
 
     def rebuilt(self) -> Room:
         """The same from nothing, the plain way."""
         names = self.fabric.names
-        return Room(self.fabric, dict(zip(names, self.free.tolist(), strict=True)))
+        sent = {self.fabric.rack_names[rack]: mbps for rack, mbps in self.sent.items()}
+        return Room(self.fabric, dict(zip(names, self.free.tolist(), strict=True)), sent)
 
     def _asked(self, plan: Plan, gang: Gang) -> list[tuple[int, int]]:
         asked: dict[int, int] = {}

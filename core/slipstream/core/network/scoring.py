@@ -96,5 +96,6 @@ def score(
         used = int(fabric.total[at] - room.free[at])
         term = 1.0 - (1.0 - weights.near) * (gpus + used) / int(fabric.total[at])
         nodes += term * (jobs_on[at] if weights.per_job else 1)
-    crowded = crowding(placed, fabric, weights.uplink_mbps) if weights.uplink_mbps else 0.0
+    carries = weights.uplink_mbps
+    crowded = crowding(placed, fabric, carries, room.sent) if carries else 0.0
     return weights.near * (far + crowded) + nodes

@@ -7,14 +7,17 @@ Wires are full duplex: only what is sent counts. A rack has one uplink, a node o
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Final
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from slipstream.core.network.fabric import Fabric
     from slipstream.core.network.gangs import Gang
 
+_NOTHING: Final[Mapping[int, float]] = MappingProxyType({})
+Rack = TypeVar("Rack", int, str)
 BESIDE_SERVER: Final = 0.08
 """What a worker loses that shares its node with a parameter server, as part of its run alone.
 
@@ -25,16 +28,19 @@ its order (docs/placement.md).
 
 def uplinks(gang: Gang, seats: Sequence[int], fabric: Fabric) -> dict[int, float]:
     """What a job sends over each rack's uplink, in Mbit/s; nothing if nobody knows."""
-    if not gang.mbps:
-        return {}
     racks = [int(fabric.rack[at]) for at in seats]
-    if len(set(racks)) == 1:
+    return between(racks, gang.mbps, gang.servers)
+
+
+def between(racks: Sequence[Rack], mbps: float | None, servers_count: int) -> dict[Rack, float]:
+    """The same by the rack of each container, servers first, whatever racks are known by."""
+    if not mbps or len(set(racks)) == 1:
         return {}
-    if not gang.servers:  # each rack hands the ring on once
-        return dict.fromkeys(sorted(set(racks)), gang.mbps)
-    sent: dict[int, float] = {}
-    servers, workers = racks[: gang.servers], racks[gang.servers :]
-    each = gang.mbps / gang.servers
+    if not servers_count:  # each rack hands the ring on once
+        return dict.fromkeys(sorted(set(racks)), mbps)
+    sent: dict[Rack, float] = {}
+    servers, workers = racks[:servers_count], racks[servers_count:]
+    each = mbps / servers_count
     for worker in workers:
         for server in servers:
             if worker != server:
@@ -44,20 +50,28 @@ def uplinks(gang: Gang, seats: Sequence[int], fabric: Fabric) -> dict[int, float
 
 
 def crowding(
-    placed: Iterable[tuple[Gang, Sequence[int]]], fabric: Fabric, uplink_mbps: float
+    placed: Iterable[tuple[Gang, Sequence[int]]],
+    fabric: Fabric,
+    uplink_mbps: float,
+    before: Mapping[int, float] = _NOTHING,
 ) -> float:
-    """By how much the racks' uplinks are asked for more than they carry, summed over racks.
+    """By how much more the racks' uplinks are asked for than they carry, summed over racks.
 
     Args:
         placed: jobs and the node of each of their containers, by number.
         fabric: the nodes.
         uplink_mbps: what each uplink carries.
+        before: what others send over each rack's: what these have too much is not counted.
     """
-    load: dict[int, float] = {}
+    load = dict(before)
     for gang, seats in placed:
         for rack, mbps in uplinks(gang, seats, fabric).items():
             load[rack] = load.get(rack, 0.0) + mbps
-    return sum(max(0.0, load[rack] / uplink_mbps - 1.0) for rack in sorted(load))
+    return sum(
+        max(0.0, load[rack] / uplink_mbps - 1.0)
+        - max(0.0, before.get(rack, 0.0) / uplink_mbps - 1.0)
+        for rack in sorted(load)
+    )
 
 
 def slowdown(gang: Gang, seats: Sequence[int], link_mbps: float) -> float:

@@ -111,11 +111,24 @@ class JobReported:
 
 @dataclass(frozen=True, slots=True)
 class TurnCalled:
-    """The node that leads a gang says that it runs from now on, or waits."""
+    """The node that leads a gang says that it runs from now on, or waits.
+
+    `returns`: its turn is next, and it comes back to stand still until then.
+    """
 
     at_s: float
     job_id: int
     runs: bool
+    returns: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ParkOrdered:
+    """An operator wants a job off its GPUs until further notice; `parked` False: no longer."""
+
+    at_s: float
+    job_id: int
+    parked: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +161,7 @@ NodeEvent: TypeAlias = (
     | JobLeft
     | JobReported
     | TurnCalled
+    | ParkOrdered
     | TurnsPassed
     | TimerFired
     | NodeRulesChanged

@@ -35,6 +35,14 @@ class JobState:
     share_pct: int = ALL_PCT
     cap_mib: int = 0
     reason: NodeReason = NodeReason.NO_OWNER
+    ordered_away: bool = False
+    """An operator has parked it."""
+
+    @property
+    def is_away(self) -> bool:
+        """Whether it was parked by an operator and has left; until then it is on its GPUs."""
+        off = (Standing.PARKED, Standing.LOADING)
+        return self.ordered_away and (self.told is None or self.told.standing in off)
 
     @property
     def is_loading(self) -> bool:

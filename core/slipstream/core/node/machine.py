@@ -11,10 +11,13 @@ from typing import TYPE_CHECKING, assert_never
 
 from slipstream.core.classes import JobClass
 from slipstream.core.node import events, memory
-from slipstream.core.node.commands import SetCap, SetShare
+from slipstream.core.node.commands import Park, SetCap, SetShare, Unpark
 from slipstream.core.node.gpu import ALL_PCT, GpuState, JobState
+from slipstream.core.node.packings import Packings
+from slipstream.core.node.reasons import NodeReason
 from slipstream.core.node.rules import NodeRules
-from slipstream.core.node.wheel import Turn, Wheel
+from slipstream.core.node.turns import Turn
+from slipstream.core.node.wheel import Wheel
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -22,8 +25,7 @@ if TYPE_CHECKING:
     from slipstream.core.node.commands import NodeCommand
     from slipstream.core.node.events import JobReported, NodeEvent, NodeJob
     from slipstream.core.node.gpu import Limits
-    from slipstream.core.node.pulse import Guarantee
-    from slipstream.core.node.reasons import NodeReason
+    from slipstream.core.node.pulse import Guarantee, Sample
 
 
 class NodeMachine:
@@ -34,6 +36,7 @@ class NodeMachine:
         self.jobs: dict[int, JobState] = {}
         self.gpus: dict[str, GpuState] = {}
         self.wheel = Wheel(self.rules)
+        self.packings = Packings(self.jobs, self.gpus, self.wheel)
 
     def handle(self, event: NodeEvent) -> list[NodeCommand]:  # noqa: C901, PLR0911 (a table)
         """Take in what happened and say what to do."""
@@ -52,13 +55,16 @@ class NodeMachine:
                 self.gpus.pop(event.gpu, None)
                 return []
             case events.TurnCalled():
-                self.wheel.call(event.job_id, runs=event.runs)
+                self.wheel.call(event.job_id, runs=event.runs, returns=event.returns)
+            case events.ParkOrdered():
+                return self._ordered(event)
             case events.TurnsPassed():
                 self.wheel.passed(event.served_s, event.at_s)
             case events.NodeRulesChanged():
                 self.rules = self.wheel.rules = event.rules
                 for gpu in self.gpus.values():
                     gpu.steps = gpu.trials = None
+                    self.packings.try_again(gpu.uuid)
                 return self._turned(event.at_s, self.gpus)
             case _:
                 assert_never(event)
@@ -69,6 +75,7 @@ class NodeMachine:
     def wakes_at_s(self) -> float | None:
         """When it wants a TimerFired; None for never."""
         due = [gpu.wakes_at_s() for gpu in self.gpus.values()]
+        due.append(self.packings.wakes_at_s())
         due.append(self.wheel.wakes_at_s())
         return min((one for one in due if one is not None), default=None)
 
@@ -77,21 +84,28 @@ class NodeMachine:
 
         None: reports are wanted. Infinity: nothing will change by itself.
         """
-        return self.gpus[gpu].quiet_until_s()
+        quiet = (self.gpus[gpu].quiet_until_s(), self.packings.quiet_until_s(gpu))
+        return None if None in quiet else min(one for one in quiet if one is not None)
 
     def turn_parts(self, gpu: str) -> dict[int, float]:
         """What part of a GPU's time its shared jobs have if nothing changes."""
         return self.wheel.parts(gpu)
 
     def is_parked(self, job_id: int) -> bool:
-        """Whether a job waits for its turn."""
+        """Whether a job waits for its turn, or for an operator."""
         member = self.wheel.members.get(job_id)
-        return member is not None and member.turn is Turn.WAITING
+        return member.turn is Turn.WAITING if member else self.is_ordered_away(job_id)
+
+    def is_ordered_away(self, job_id: int) -> bool:
+        """Whether an operator has parked a job."""
+        return job_id in self.jobs and self.jobs[job_id].ordered_away
 
     def why(self, job_id: int) -> NodeReason:
         """Why a job has what it has."""
         member = self.wheel.members.get(job_id)
         waits = member is not None and member.turn is not Turn.RUNNING
+        if self.jobs[job_id].ordered_away:
+            return NodeReason.OPERATOR
         return member.reason if member and waits else self.jobs[job_id].reason
 
     def guarantees(self) -> list[Guarantee]:
@@ -119,16 +133,39 @@ class NodeMachine:
         if before == job:
             return []
         touched = {*job.gpus, *(before.gpus if before else ())}
+        released: list[NodeCommand] = []
         if known:
+            if known.job.takes_turns != job.takes_turns or job.is_owner:
+                # It is another kind of job now: what an operator wants of it is asked anew.
+                released = self._ordered(events.ParkOrdered(at_s, job.job_id, parked=False))
             known.job = job
         else:
             self.jobs[job.job_id] = JobState(job)
         if job.takes_turns:
             self.wheel.add(job, at_s)
-        else:
+        elif not self.packings.is_apart(job.job_id):  # else they are let go of, where that is over
             self.wheel.remove(job.job_id)
         self._sit(job.job_id, job.gpus, touched)
-        return self._turned(at_s, touched)
+        return released + self._turned(at_s, touched)
+
+    def _ordered(self, event: events.ParkOrdered) -> list[NodeCommand]:
+        """An operator parks a job, or releases it. Who takes no turns and owns is not parked."""
+        state = self.jobs.get(event.job_id)
+        if state is None or state.ordered_away is event.parked:
+            return []
+        job = state.job
+        if event.parked and (job.is_owner or not job.hooked):
+            return []
+        state.ordered_away = event.parked
+        if job.takes_turns:
+            self.wheel.order(job.job_id, event.at_s, away=event.parked)
+            return self._turned(event.at_s, job.gpus)
+        command = (
+            Park(job.job_id, NodeReason.OPERATOR, job.gang)
+            if event.parked
+            else Unpark(job.job_id, NodeReason.RELEASED, job.gang)
+        )
+        return [command, *self._turned(event.at_s, job.gpus)]
 
     def _left(self, job_id: int, at_s: float) -> list[NodeCommand]:
         state = self.jobs.pop(job_id, None)
@@ -149,22 +186,36 @@ class NodeMachine:
         state = self.jobs.get(told.job_id)
         if state is None:
             return []
-        was_loading = state.is_loading
+        was_loading, was_away = state.is_loading, state.is_away
         before, state.told = state.told, told
         sample = state.pulse.heard(told)
         concerned = [self.gpus[name] for name in state.job.gpus if name in self.gpus]
         needs = self._needs(state, told, before, concerned)
-        if sample and not any(gpu.riders for gpu in concerned):
-            state.pulse.alone(sample)
-        elif sample:
-            for gpu in concerned:
-                if gpu.protected == told.job_id:
-                    gpu.heard(sample, told.at_s)
-        if told.job_id in self.wheel.members and self.wheel.heard(told):
+        if sample:
+            self._sampled(state, sample, concerned, told.at_s)
+        turns = told.job_id in self.wheel.members and self.wheel.heard(told)
+        if self.packings.tried(state.job.gpus, told.at_s) or turns:
+            return self._turned(told.at_s, state.job.gpus)
+        if state.is_away != was_away:  # it has left as an operator asked: its place is another's
             return self._turned(told.at_s, state.job.gpus)
         acts = any(gpu.protected == told.job_id for gpu in concerned)
         joins = was_loading != state.is_loading
         return self._limited(concerned, told.at_s) if acts or needs or joins else []
+
+    def _sampled(
+        self, state: JobState, sample: Sample, concerned: Sequence[GpuState], at_s: float
+    ) -> None:
+        """What a job has done says how fast it is: alone, or beside others."""
+        job_id = state.job.job_id
+        steady = not state.pulse.is_warming_up(self.rules.warmup_minibatches)
+        if not any(gpu.riders for gpu in concerned):
+            state.pulse.alone(sample)
+        elif steady and all(gpu.jobs == [job_id] for gpu in concerned):
+            state.pulse.alone(sample)  # a guest, and nobody else is there
+        for gpu in concerned:
+            if gpu.riders and gpu.protected == job_id:
+                gpu.heard(sample, at_s)
+            self.packings.heard(gpu.uuid, job_id, sample)
 
     def _needs(
         self,
@@ -189,9 +240,9 @@ class NodeMachine:
         return grew
 
     def _timer(self, at_s: float) -> list[NodeCommand]:
-        due = self.wheel.wakes_at_s()
-        if due is not None and due <= at_s:
-            return self._turned(at_s, self._due_gpus(at_s))
+        due, tried = self.wheel.wakes_at_s(), self.packings.tried_by_now(at_s)
+        if tried or (due is not None and due <= at_s):
+            return self._turned(at_s, [*self._due_gpus(at_s), *tried])
         return self._limited([self.gpus[name] for name in self._due_gpus(at_s)], at_s)
 
     def _due_gpus(self, at_s: float) -> list[str]:
@@ -207,8 +258,10 @@ class NodeMachine:
 
     def _turned(self, at_s: float, touched: Iterable[str] = ()) -> list[NodeCommand]:
         """Turns first: who is on a GPU decides what the others may use of it."""
-        commands = self.wheel.advance(at_s, self._fit) if self.wheel.members else []
         names = dict.fromkeys(touched)
+        commands = self.packings.seated(at_s, names)
+        if self.wheel.members:
+            commands += self.wheel.advance(at_s, self._fit)
         for command in commands:
             names.update(dict.fromkeys(self.jobs[command.job_id].job.gpus))
         gpus = [self.gpus[name] for name in sorted(names) if name in self.gpus]
@@ -239,11 +292,15 @@ class NodeMachine:
         owner = next((one for one in there if one.job.is_owner), None)
         protected = owner or (self.jobs[turn] if turn is not None else None)
         riders = [
-            one.job.job_id
-            for one in there
-            if one is not protected and (not one.job.takes_turns or one.job.job_id == turn)
+            one.job.job_id for one in there if one is not protected and self._rides(one, turn)
         ]
         gpu.seat(protected, riders, self.rules, at_s)
+
+    def _rides(self, one: JobState, turn: int | None) -> bool:
+        """Whether a job that is not protected is on its GPU: `turn` is whose turn it is there."""
+        if one.job.job_id in self.wheel.members:
+            return one.job.job_id == turn
+        return not one.is_away
 
     def _limited(self, gpus: Iterable[GpuState], at_s: float) -> list[NodeCommand]:
         """Shares and caps that have changed; a job on several GPUs has the least of each."""
@@ -253,6 +310,7 @@ class NodeMachine:
         for name in names:
             if name in self.gpus:
                 limits = self.gpus[name].limits(self.jobs, self.rules, at_s)
+                limits = self.packings.limited(name, limits)
                 for job, limit in limits.items():
                     found.setdefault(job, []).append(limit)
         commands: list[NodeCommand] = []

@@ -18,6 +18,8 @@ class NodeReason(StrEnum):
     # It is alone, or among equals.
     NO_OWNER = "no_owner"
     MEMORY_SHARED = "memory_shared"
+    PACKING_TRIED = "packing_tried"
+    TAKEN_APART = "taken_apart"
     # It is beside an owner.
     OWNER_WITHOUT_HOOKS = "owner_without_hooks"
     OWNER_ARRIVED = "owner_arrived"
@@ -39,12 +41,17 @@ class NodeReason(StrEnum):
     HIGHER_PRIORITY = "higher_priority"
     PARK_LATE = "park_late"
     GANG_CALLED = "gang_called"
+    # An operator has spoken.
+    OPERATOR = "operator"
+    RELEASED = "released"
 
 
 SENTENCE: Final[Mapping[NodeReason, str]] = {
     NodeReason.PROTECTED: "The GPU is its own: it is not slowed for anybody.",
     NodeReason.NO_OWNER: "Nobody owns the GPU at the moment: it has no limits.",
     NodeReason.MEMORY_SHARED: "Nobody owns the GPU and memory is short: who gains most has more.",
+    NodeReason.PACKING_TRIED: "Its neighbour is looked at alone, for some seconds.",
+    NodeReason.TAKEN_APART: "It and its neighbour do no more together than in turns.",
     NodeReason.OWNER_WITHOUT_HOOKS: "The GPU's owner carries no hooks and is left alone.",
     NodeReason.OWNER_ARRIVED: "An owner has come: its speed alone is being learned.",
     NodeReason.OWNER_LOADING: "The owner has not begun to train: a small share meanwhile.",
@@ -64,4 +71,6 @@ SENTENCE: Final[Mapping[NodeReason, str]] = {
     NodeReason.HIGHER_PRIORITY: "A shared job of higher priority has this GPU.",
     NodeReason.PARK_LATE: "It did not park in time and keeps the GPU; this is charged to it.",
     NodeReason.GANG_CALLED: "The node that leads this job across nodes has called it.",
+    NodeReason.OPERATOR: "An operator has parked it: 'slipstream release' lets it go on.",
+    NodeReason.RELEASED: "An operator has released it.",
 }

@@ -18,6 +18,8 @@ class NodeRules:
     severe_drop_pct: float = 9.0
     """From here on guests have a tenth."""
     grow_factor: float = 1.5
+    bold_factor: float = 2.0
+    """While the owner surely loses no more than `resting_drop_pct`."""
     grow_points: float = 1.0
     cut_points: float = 8.0
     cut_divisor: float = 10.0
@@ -56,6 +58,12 @@ class NodeRules:
     row twice as long, up to `hold_s`: a neighbour's busy second looks the same once, not twice."""
     rotate_s: float = 10.0
     """Guests that have no share because there is too little for all have one after so long."""
+
+    # --- guests together on a GPU that nobody owns ---
+    pair_gain: float = 1.05
+    """Gandiva: they stay together if they do so much more than in turns."""
+    forget_pair_s: float = 3_600.0
+    """After so long it is tried again."""
 
     # --- memory ---
     margin_pct: float = 2.0

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The step rule: how much of a GPU's time all guests beside an owner have together.
 
-They stand still until the owner's speed alone is known, then have little, then half as much again
-while the owner does not get slower, from the first drop on one point more at a time, and eight
-less at each further drop; after a hard cut they are soon back near where it was good. A level at
-which the owner got slower is not tried again for a while: until then nothing changes, and a
-simulator may pass over that time.
+They stand still until the owner's speed alone is known, then have little, then twice as much while
+the owner feels nothing and half as much again while it hardly gets slower, from the first drop on
+one point more at a time, and eight less at each further drop; after a hard cut they are soon back
+near where it was good. A level at which the owner got slower is not tried again for a while: until
+then nothing changes, and a simulator may pass over that time.
 """
 
 from __future__ import annotations
@@ -57,6 +57,10 @@ class Steps:
         self.ceiling_until_s = at_s
         self._good_pct = 0.0
         """The last level at which the owner did not get slower."""
+        self._is_unfelt = False
+        """Whether the last window says that the owner hardly feels its guests."""
+        self._factor = rules.grow_factor
+        """By which they grew last."""
         self._before_look_pct = 0.0
         """What guests had before they stood still for another look at the owner."""
         self._drops_in_a_row = 0
@@ -195,6 +199,7 @@ class Steps:
         most = pulse.drop_pct(now.value_s + now.error_s)
         if at_s >= window.since_s + rules.patience_s:
             least = most = pulse.drop_pct(now.value_s)
+        self._is_unfelt = most <= rules.resting_drop_pct
         if least >= rules.severe_drop_pct:
             return Verdict.MUCH_SLOWER
         if least > rules.tolerated_drop_pct:
@@ -218,7 +223,9 @@ class Steps:
 
     def _grow(self, at_s: float) -> None:
         rules, limit = self.rules, self._limit_pct
-        more = rules.grow_factor * self.total_pct
+        bold = self._is_unfelt and self.stage is Stage.FAST
+        self._factor = rules.bold_factor if bold else rules.grow_factor
+        more = self._factor * self.total_pct
         known = more <= self._good_pct - rules.cut_points  # back to where it was good before
         if (self.stage is not Stage.FAST and not known) or self._is_unstable:
             more = self.total_pct + rules.grow_points
@@ -248,7 +255,7 @@ class Steps:
     def _cut(self, verdict: Verdict, at_s: float) -> None:
         rules = self.rules
         if self.stage is Stage.FAST:
-            self._good_pct = self.total_pct / rules.grow_factor
+            self._good_pct = self.total_pct / self._factor
         self.ceiling_pct = self.total_pct - rules.grow_points
         self.ceiling_until_s = at_s + rules.hold_s
         self.stage = Stage.SLOW

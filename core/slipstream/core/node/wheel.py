@@ -12,12 +12,12 @@ together.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from slipstream.core.node.commands import Park, Return, Unpark
 from slipstream.core.node.events import Standing
 from slipstream.core.node.reasons import NodeReason
+from slipstream.core.node.turns import Member, Turn
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -25,55 +25,6 @@ if TYPE_CHECKING:
     from slipstream.core.node.commands import NodeCommand
     from slipstream.core.node.events import JobReported, NodeJob
     from slipstream.core.node.rules import NodeRules
-
-
-class Turn(StrEnum):
-    """Where a job is in its turns."""
-
-    WAITING = "waiting"
-    """Off the GPU: parked, or held before its first use of it."""
-    RUNNING = "running"
-    PARKING = "parking"
-    """Asked to leave, and not gone yet."""
-
-
-@dataclass(slots=True)
-class Member:
-    """A shared job on the wheel."""
-
-    job: NodeJob
-    turn: Turn
-    ready: bool
-    """Whether it would use the GPU now: it has loaded."""
-    reason: NodeReason = NodeReason.TURN
-    served_s: float = 0.0
-    charged_at_s: float = 0.0
-    ends_at_s: float = 0.0
-    """When its turn ends, or when it must have parked."""
-    asked_at_s: float = 0.0
-    late_s: float = 0.0
-    minibatches: int = 0
-    is_new: bool = True
-    is_kept: bool = False
-    """This turn is not cut short for a new job."""
-    called: bool = False
-    told_to_park: bool = False
-    returns: bool = False
-    """It was told to come back before its turn,"""
-    is_back: bool = False
-    """and is there, standing still."""
-    has_stopped: bool = False
-    """Asked to park, it has done its last mini-batch; its memory may still be on its way."""
-    next_is_called: bool = False
-    """Who comes after this turn has been seen to."""
-    since: int = 0
-    """In which order they came: a node may see job numbers in any."""
-
-    @property
-    def had(self) -> float:
-        """What it had for its weight: whoever has least is next."""
-        late_s = self.late_s if self.turn is Turn.RUNNING else 0.0  # it will be late again
-        return (self.served_s + late_s) / self.job.weight
 
 
 @dataclass(slots=True)
@@ -89,21 +40,32 @@ class Wheel:
 
     # --- what happened --------------------------------------------------------------------------
 
-    def add(self, job: NodeJob, at_s: float) -> None:
-        """A shared job has a seat; one that is known already may have changed its weight."""
+    def add(self, job: NodeJob, at_s: float, why: NodeReason = NodeReason.WAITS_FOR_TURN) -> None:
+        """A job that takes turns has a seat; one that is known may have changed its weight."""
         known = self.members.get(job.job_id)
         if known:
             known.job = job
             return
-        least = min((self._had(one, at_s) for one in self.members.values()), default=0.0)
+        least = self._least(at_s)
         self._arrivals += 1
         self.members[job.job_id] = Member(
             job=job,
             turn=Turn.WAITING,
             ready=False,
+            why_turns=why,
             served_s=least * job.weight,
             since=self._arrivals,
         )
+
+    def order(self, job_id: int, at_s: float, *, away: bool) -> None:
+        """An operator takes a job off the wheel, or puts it back: as one that has just come."""
+        member = self.members[job_id]
+        if not away:
+            member.served_s = max(member.served_s, self._least(at_s) * member.job.weight)
+        member.ordered_away = away
+
+    def _least(self, at_s: float) -> float:
+        return min((self._had(one, at_s) for one in self._in_it()), default=0.0)
 
     def remove(self, job_id: int) -> None:
         """It has ended."""
@@ -134,10 +96,11 @@ class Wheel:
                 member.ends_at_s = min(member.ends_at_s, told.at_s)
         return changed
 
-    def call(self, job_id: int, *, runs: bool) -> None:
+    def call(self, job_id: int, *, runs: bool, returns: bool = False) -> None:
         """The node that leads a gang has decided."""
         if job_id in self.members:
-            self.members[job_id].called = runs
+            member = self.members[job_id]
+            member.called, member.called_back = runs, returns and not runs
 
     def passed(self, served_s: Iterable[tuple[int, float]], at_s: float) -> None:
         """So much was had meanwhile, by the account of somebody who did not ask turn by turn."""
@@ -172,7 +135,7 @@ class Wheel:
     def wakes_at_s(self) -> float | None:
         """When time alone changes something."""
         leaving = (one for one in self.members.values() if one.turn is Turn.PARKING)
-        due = [one.ends_at_s for one in leaving if not one.has_stopped]
+        due = [one.ends_at_s for one in leaving if not one.has_stopped and not one.is_out]
         if self._is_contended():
             for one in self.members.values():
                 if one.turn is Turn.RUNNING:
@@ -191,7 +154,7 @@ class Wheel:
 
     def parts(self, gpu: str) -> dict[int, float]:
         """What part of a GPU's time each job has, if nothing changes."""
-        there = [one for one in self.members.values() if gpu in one.job.gpus]
+        there = [one for one in self.members.values() if gpu in one.job.gpus and not one.is_out]
         top = max((one.job.priority for one in there), default=0)
         whole = sum(one.job.weight for one in there if one.job.priority == top)
         return {
@@ -206,7 +169,7 @@ class Wheel:
         taken: set[str] = set()
         chosen: list[int] = []
         ranked = sorted(
-            (one for one in self.members.values() if one.job.leads or one.called),
+            (one for one in self._in_it() if one.job.leads or one.called),
             key=lambda one: self._rank(one, at_s, ahead_s),
         )
         for member in ranked:
@@ -237,7 +200,10 @@ class Wheel:
 
     def _is_contended(self) -> bool:
         """Whether anybody waits for a GPU that another has."""
-        return any(one.turn is Turn.WAITING and one.ready for one in self.members.values())
+        return any(one.turn is Turn.WAITING and one.ready for one in self._in_it())
+
+    def _in_it(self) -> list[Member]:
+        return [one for one in self.members.values() if not one.is_out]
 
     def _in_order(self) -> list[Member]:
         return sorted(self.members.values(), key=lambda one: one.job.job_id)
@@ -296,22 +262,47 @@ class Wheel:
             and not one.next_is_called
             and at_s >= one.ends_at_s - self.rules.return_s
         ]
-        if not ending:
-            return []
-        commands: list[NodeCommand] = []
-        for job_id in self._chosen(at_s, self.rules.return_s):
+        commands = self._follow_back(fits)
+        for job_id in self._chosen(at_s, self.rules.return_s) if ending else ():
             member = self.members[job_id]
             before = [one for one in ending if set(one.job.gpus) & set(member.job.gpus)]
-            waits = member.turn is Turn.WAITING and member.told_to_park and member.minibatches
-            if waits and before and all(fits(one.job.job_id, job_id) for one in before):
-                member.returns, member.reason = True, NodeReason.NEXT_TURN
-                commands.append(Return(job_id, member.reason, member.job.gang))
+            if before and self._may_return(member, before, fits):
+                commands.append(self._return(member))
         for one in ending:
             one.next_is_called = True
         return commands
 
+    def _follow_back(self, fits: Callable[[int, int], bool]) -> list[NodeCommand]:
+        """Have gangs come back that their leaders have called back, where there is room here."""
+        commands: list[NodeCommand] = []
+        for member in self._in_order():
+            gpus = set(member.job.gpus)
+            there = [
+                one
+                for one in self.members.values()
+                if one.turn is not Turn.WAITING and not gpus.isdisjoint(one.job.gpus)
+            ]
+            called = member.called_back and not member.job.leads and not member.returns
+            if called and self._may_return(member, there, fits):
+                commands.append(self._return(member))
+        return commands
+
+    def _may_return(
+        self, member: Member, there: Iterable[Member], fits: Callable[[int, int], bool]
+    ) -> bool:
+        waits = member.turn is Turn.WAITING and member.told_to_park and member.minibatches > 0
+        return waits and all(fits(one.job.job_id, member.job.job_id) for one in there)
+
+    def _return(self, member: Member) -> NodeCommand:
+        member.returns, member.reason = True, NodeReason.NEXT_TURN
+        return Return(member.job.job_id, member.reason, member.job.gang)
+
     def _was_passed_over(self, member: Member) -> bool:
         """Whether it has come back, and another has the turn: its memory is in the way."""
+        if member.is_out:
+            return member.returns
+        if not member.job.leads:
+            return member.returns and not (member.called or member.called_back)
         gpus = set(member.job.gpus)
         running = [
             one
@@ -321,7 +312,7 @@ class Wheel:
         return member.returns and bool(running) and not any(one.next_is_called for one in running)
 
     def _is_overdue(self, member: Member, at_s: float) -> bool:
-        leaving = member.turn is Turn.PARKING and not member.has_stopped
+        leaving = member.turn is Turn.PARKING and not member.has_stopped and not member.is_out
         return leaving and at_s >= member.ends_at_s
 
     def _give_up(self, member: Member, at_s: float) -> NodeCommand:
@@ -369,13 +360,15 @@ class Wheel:
         wanted = set(gpus)
         return [
             one
-            for one in self.members.values()
+            for one in self._in_it()
             if one.turn is Turn.WAITING and not wanted.isdisjoint(one.job.gpus)
         ]
 
     def _why_waiting(self, member: Member) -> NodeReason:
+        if member.is_out:
+            return NodeReason.OPERATOR
         for gpu in member.job.gpus:
             other = self.has_turn(gpu)
             if other is not None and self.members[other].job.priority > member.job.priority:
                 return NodeReason.HIGHER_PRIORITY
-        return NodeReason.WAITS_FOR_TURN
+        return member.why_turns

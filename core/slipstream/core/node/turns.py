@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where a shared job is in its turns; who turns the wheel is in `wheel`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from slipstream.core.node.reasons import NodeReason
+
+if TYPE_CHECKING:
+    from slipstream.core.node.events import NodeJob
+
+
+class Turn(StrEnum):
+    """Where a job is in its turns."""
+
+    WAITING = "waiting"
+    """Off the GPU: parked, or held before its first use of it."""
+    RUNNING = "running"
+    PARKING = "parking"
+    """Asked to leave, and not gone yet."""
+
+
+@dataclass(slots=True)
+class Member:
+    """A shared job on the wheel."""
+
+    job: NodeJob
+    turn: Turn
+    ready: bool
+    """Whether it would use the GPU now: it has loaded."""
+    why_turns: NodeReason = NodeReason.WAITS_FOR_TURN
+    """What it is told while another has its turn."""
+    reason: NodeReason = NodeReason.TURN
+    served_s: float = 0.0
+    charged_at_s: float = 0.0
+    ends_at_s: float = 0.0
+    """When its turn ends, or when it must have parked."""
+    asked_at_s: float = 0.0
+    late_s: float = 0.0
+    minibatches: int = 0
+    is_new: bool = True
+    is_kept: bool = False
+    """This turn is not cut short for a new job."""
+    called: bool = False
+    """By the node that leads it: it runs,"""
+    called_back: bool = False
+    """or is next, and should be there by then."""
+    ordered_away: bool = False
+    """By an operator."""
+    told_to_park: bool = False
+    returns: bool = False
+    """It was told to come back before its turn,"""
+    is_back: bool = False
+    """and is there, standing still."""
+    has_stopped: bool = False
+    """Asked to park, it has done its last mini-batch; its memory may still be on its way."""
+    next_is_called: bool = False
+    """Who comes after this turn has been seen to."""
+    since: int = 0
+    """In which order they came: a node may see job numbers in any."""
+
+    @property
+    def is_out(self) -> bool:
+        """Whether it takes no turns for now; of a gang the node that leads decides that, too."""
+        return self.ordered_away and self.job.leads
+
+    @property
+    def had(self) -> float:
+        """What it had for its weight: whoever has least is next."""
+        late_s = self.late_s if self.turn is Turn.RUNNING else 0.0  # it will be late again
+        return (self.served_s + late_s) / self.job.weight
