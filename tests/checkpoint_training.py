@@ -79,10 +79,17 @@ def main() -> None:
                 scheduler.step()
                 total += loss.item()
                 note(f"{run.minibatches} {loss.item().hex()}")
-                time.sleep(asked.pause_ms / 1e3)
+                rest(asked.pause_ms / 1e3)
             plateau.step(0.5)
     bits = [one.detach().view(torch.int32).sum().item() for one in model.parameters()]
     note(f"end {sum(bits)}")
+
+
+def rest(pause_s: float) -> None:
+    """Between two mini-batches; no more once the file that says so is gone."""
+    while_there = os.environ.get("SLOW", "")
+    if not while_there or os.path.exists(while_there):  # noqa: PTH110 (each mini-batch)
+        time.sleep(pause_s)
 
 
 def note(line: str) -> None:

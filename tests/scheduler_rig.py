@@ -19,7 +19,7 @@ from slipstream.scheduler.daemon import web_server
 from slipstream.scheduler.dashboard.site import Dashboard
 from slipstream.scheduler.engine import Engine
 from slipstream.scheduler.event_socket import EventSocket
-from slipstream.scheduler.messages import Discarded, TurnsCalled
+from slipstream.scheduler.messages import Discarded, FilesMapped, TurnsCalled
 from slipstream.scheduler.orders import Orders
 from slipstream.scheduler.submit_socket import SubmitSocket
 
@@ -103,6 +103,8 @@ async def _serve(rig: Served, uids: frozenset[int], port: socket.socket | None) 
     def told(report: Told) -> None:
         if isinstance(report, TurnsCalled):
             rig.orders.call(report)
+        elif isinstance(report, FilesMapped):
+            rig.orders.mapped(report)
         elif not isinstance(report, Discarded):
             rig.engine.take(report)
 

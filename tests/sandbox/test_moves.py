@@ -49,10 +49,15 @@ def trains(
     gres: str = "gpu:1",
     epochs: int = EPOCHS,
 ) -> str:
-    """The training with the two lines as a job; returns once it can be restored."""
+    """The training with the two lines as a job; returns once it can be restored.
+
+    It is slow as long as its file `slow` is there: see `ends`.
+    """
     folder.mkdir()
+    (folder / "slow").touch()
     words = [sys.executable, SCRIPT, f"--epochs={epochs}", f"--pause-ms={pause_ms}"]
-    script = f"export LOSSES={folder}/losses; echo $$ > {folder}/pid; exec {shlex.join(words)}"
+    script = f"export LOSSES={folder}/losses SLOW={folder}/slow; echo $$ > {folder}/pid; "
+    script += f'echo "begins ${{SLURM_RESTART_COUNT:-0}}"; exec {shlex.join(words)}'
     flags = (f"--slip-class={slip_class}", f"--gres={gres}")
     job = sbatch(box, folder / "out", *flags, script=script)
     until(box, job, lambda: told(box, job).get("restorable"))
@@ -66,6 +71,13 @@ def moved(box: Sandbox, job: str) -> dict[str, Any]:
         assert time.monotonic() < deadline_s, slipstream(box, "gpus")
         time.sleep(0.5)
     return answer
+
+
+def ends(box: Sandbox, job: str, folder: Path, undisturbed: list[str]) -> None:
+    """Nothing is to happen to it any more: the rest of it as quickly as it can; nothing is lost."""
+    (folder / "slow").unlink()
+    wait_for(box, job)
+    assert_nothing_lost(folder, undisturbed)
 
 
 def told(box: Sandbox, job: str) -> dict[str, Any]:
@@ -122,12 +134,15 @@ def test_a_training_goes_on_on_another_node(
     assert "does not move (moving)" in refused(box, job), "one move at a time"
     until(box, job, lambda: "moved, " in story(box, job))
     assert node_of(box, job) == target
-    wait_for(box, job)
-    assert_nothing_lost(tmp_path / "job", undisturbed)
+    ends(box, job, tmp_path / "job", undisturbed)
     assert "requeued" in story(box, job)
     copies = {one["job_id"]: one for one in (slipstream(box, "checkpoints") or {})["checkpoints"]}
     assert copies[job]["bytes_carried"] > 0
     assert copies[job]["goes_at_s"] is None, "Slurm still knows the job"
+    told_there = (box.layout.log / f"coordinator-{target}.stderr").read_text()
+    assert f"job {job} comes: 0 MB of it are here" in told_there, "before it was"
+    printed = (tmp_path / "job" / "out").read_text().splitlines()
+    assert [line for line in printed if line.startswith("begins")] == ["begins 0", "begins 1"]
 
 
 def test_a_scheduler_killed_over_a_move_goes_on_with_it(
@@ -140,39 +155,39 @@ def test_a_scheduler_killed_over_a_move_goes_on_with_it(
     box.kill("scheduler")
     box.revive()
     until(box, job, lambda: "moved, " in story(box, job))
-    wait_for(box, job)
-    assert_nothing_lost(tmp_path / "job", undisturbed)
+    ends(box, job, tmp_path / "job", undisturbed)
 
 
 def test_what_goes_wrong_while_it_is_saved_leaves_it_training(
     box: Sandbox, tmp_path: Path, undisturbed: list[str]
 ) -> None:
-    """No room on the ramdisk, none on the shared filesystem, a coordinator that is killed over it.
+    """No room on the shared filesystem; none on the ramdisk, and a coordinator killed over it.
 
-    Without room it stays where it is; the next coordinator is asked again, and the job moves.
+    Without room for a durable copy it stays where it is. The next coordinator is asked again, the
+    training saves itself where there is room, and the job moves.
     """
     job = trains(box, tmp_path / "job", pause_ms=120)
     before = node_of(box, job)
     (ramdisk,) = box.layout.run.glob(f"**/checkpoints/{job}-*")
-    with full(ramdisk):
-        assert moved(box, job)
-        until(box, job, lambda: "could not save itself" in story(box, job))
     with full(box.layout.durable):
         assert moved(box, job)
         until(box, job, lambda: "No space left" in story(box, job))
     assert node_of(box, job) == before
     pid = int((tmp_path / "job" / "pid").read_text())
-    os.kill(pid, signal.SIGSTOP)
-    try:
-        assert moved(box, job)
-        time.sleep(0.5)  # for its coordinator to ask for a checkpoint that cannot come yet
-        box.kill(f"coordinator-{before}")
-    finally:
-        os.kill(pid, signal.SIGCONT)
-    box.revive()
-    until(box, job, lambda: "moved, " in story(box, job))
-    wait_for(box, job)
-    assert_nothing_lost(tmp_path / "job", undisturbed)
+    with full(ramdisk):
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            assert moved(box, job)
+            time.sleep(0.5)  # for its coordinator to ask for a checkpoint that cannot come yet
+            box.kill(f"coordinator-{before}")
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        box.revive()
+        until(box, job, lambda: "moved, " in story(box, job))
+    assert "(no room on the ramdisk): requeued" in story(box, job)
+    copies = {one["job_id"]: one for one in (slipstream(box, "checkpoints") or {})["checkpoints"]}
+    assert copies[job]["spilled"]
+    ends(box, job, tmp_path / "job", undisturbed)
 
 
 def test_a_job_started_anew_waits_for_its_coordinator(
@@ -189,8 +204,7 @@ def test_a_job_started_anew_waits_for_its_coordinator(
     until(box, job, lambda: _runs_again(box, job))
     time.sleep(1.0)
     box.revive()
-    wait_for(box, job)
-    assert_nothing_lost(tmp_path / "job", undisturbed)
+    ends(box, job, tmp_path / "job", undisturbed)
     begun = [line for line in losses(tmp_path / "job") if line.startswith("1 ")]
     assert len(begun) == 1, "it did not begin from nothing"
 
@@ -243,8 +257,7 @@ def test_a_controller_killed_when_the_job_has_left(
     box.kill("slurmctld")
     time.sleep(1.0)
     _controller_back(box)
-    wait_for(box, job)
-    assert_nothing_lost(tmp_path / "job", undisturbed)
+    ends(box, job, tmp_path / "job", undisturbed)
 
 
 def test_an_auto_guest_owns_the_gpu_it_sits_on(box: Sandbox, tmp_path: Path) -> None:
@@ -303,8 +316,7 @@ def test_an_auto_guest_owns_the_gpu_it_moves_to(
     until(box, job, lambda: "moved, " in story(box, job))
     told = why(box, job)
     assert (told["role"], told["gpus"], told["slots"]) == ("owner", 1, 0)
-    wait_for(box, job)
-    assert_nothing_lost(tmp_path / "job", undisturbed)
+    ends(box, job, tmp_path / "job", undisturbed)
 
 
 def test_a_training_leaves_a_drained_node_by_itself(
@@ -322,8 +334,7 @@ def test_a_training_leaves_a_drained_node_by_itself(
         assert slipstream(box, "mode", "advise")
     assert node_of(box, job) != before
     assert "its node is to be empty" in story(box, job)
-    wait_for(box, job)
-    assert_nothing_lost(tmp_path / "job", undisturbed)
+    ends(box, job, tmp_path / "job", undisturbed)
 
 
 def test_a_job_that_cannot_be_moved_says_why(box: Sandbox, tmp_path: Path) -> None:

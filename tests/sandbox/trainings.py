@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import socket
 import sys
 import time
 from pathlib import Path
@@ -35,8 +36,20 @@ def slipstream(box: Sandbox, *words: str) -> dict[str, Any] | None:
 
 
 def why(box: Sandbox, job: str) -> dict[str, Any]:
-    """What is said of one job; nothing of one that is not known."""
-    found: dict[str, Any] = (slipstream(box, "why", job) or {}).get("why", {})
+    """What is said of one job; nothing of one that is not known, nor by a scheduler that is dead.
+
+    By its socket: the command costs a core half a second before it asks.
+    """
+    head = f"GET /v1/why/{job} HTTP/1.0\r\nHost: scheduler\r\n\r\n"
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+            connection.settimeout(10.0)
+            connection.connect(str(box.layout.run / "api.sock"))
+            connection.sendall(head.encode())
+            _, _, answer = connection.makefile().read().partition("\n\n")
+        found: dict[str, Any] = json.loads(answer).get("why", {})
+    except (OSError, ValueError):
+        return {}
     return found
 
 
@@ -52,7 +65,7 @@ def until(
     deadline_s = time.monotonic() + patience_s
     while not condition():
         assert time.monotonic() < deadline_s, f"{why(box, job)}"
-        time.sleep(0.5)
+        time.sleep(0.1)
 
 
 def trains(box: Sandbox, output: Path, *words: str, before: str = "") -> str:

@@ -11,6 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from slipstream.cli import main
+from slipstream.cli.doctor import facts
 from slipstream.cli.doctor.checks import CHECKS, Verdict
 from slipstream.cli.doctor.facts import Facts, Node, settings_in
 
@@ -38,6 +39,9 @@ HEALTHY = Facts(
     nodes=({"node": "n1", "gpus": 4, "devices": [{}]}, {"node": "c1", "gpus": 0, "devices": []}),
     node=HERE,
 )
+
+
+CONTAINED = {**CONFIG, "JobContainerType": "job_container/tmpfs"}
 
 
 def found(facts: Facts) -> dict[str, Verdict]:
@@ -83,6 +87,16 @@ def test_nothing_is_wrong_with_a_healthy_cluster() -> None:
         ({"config": without(PreemptMode="GANG,SUSPEND")}, "PreemptMode", Verdict.BAD),
         ({"config": without(JobRequeue="0")}, "JobRequeue", Verdict.NOTE),
         ({"config": without(JobFileAppend="0")}, "JobFileAppend", Verdict.NOTE),
+        (
+            {"config": CONTAINED, "node": replace(HERE, run_dir="/dev/shm/x")},  # noqa: S108 (no file)
+            "JobContainerType",
+            Verdict.BAD,
+        ),
+        (
+            {"config": CONTAINED, "node": replace(HERE, below_shm=("/dev/shm/x",))},  # noqa: S108 (no file)
+            "JobContainerType",
+            Verdict.BAD,
+        ),
         ({"topology": False}, "topology", Verdict.NOTE),
         ({"scheduler": None, "scheduler_said": "nobody"}, "scheduler", Verdict.BAD),
         (
@@ -148,3 +162,18 @@ def test_without_slurm_and_daemons_it_says_so_and_fails(
     for_people = CliRunner().invoke(main, [*words, "--no-color"])
     assert for_people.exit_code == 1
     assert "2 wrong" in for_people.stdout
+
+
+def test_what_is_mounted_below_dev_shm_is_seen(tmp_path: Path) -> None:
+    """And nothing else; a host without /proc/mounts has nothing to tell."""
+    mounts = tmp_path / "mounts"
+    mounts.write_text(
+        "tmpfs /dev/shm tmpfs rw 0 0\nx /dev/shm/a tmpfs rw 0 0\ny /run tmpfs rw 0 0\n"
+    )
+    assert facts._below("/dev/shm", mounts) == ("/dev/shm/a",)  # noqa: S108, SLF001 (no file)
+    assert facts._below("/dev/shm", tmp_path / "none") == ()  # noqa: S108, SLF001 (the same)
+
+
+def test_private_folders_of_jobs_are_fine_where_ours_are_not_in_them() -> None:
+    """Pages and checkpoints are below /run."""
+    assert found(replace(HEALTHY, config=CONTAINED)) == {}

@@ -139,6 +139,7 @@ def test_an_owner_keeps_what_slurm_gave_it(node: Coordinator) -> None:
     """A page, the import hook and where to save, no word on its GPUs."""
     environment = told(node.ask(job=12, role="owner"))
     expected = {"SLIPSTREAM_CONTROL", "SLIPSTREAM_INJECT", "SLIPSTREAM_CHECKPOINT_DIR"}
+    expected |= {"SLIPSTREAM_MEMORY_FLOOR_MIB"}
     assert expected == set(environment)
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from core_world import looked, machine, node, request, sight, token
 from slipstream.core.classes import Mode, Role, Strength
-from slipstream.core.commands import Advise, Command, Requeue, Save, Start, Withdraw
+from slipstream.core.commands import Advise, Command, Prepare, Requeue, Save, Start, Withdraw
 from slipstream.core.events import (
     ClusterSeen,
     CommandRefused,
@@ -94,7 +94,8 @@ def kinds(commands: list[Command]) -> list[type]:
 def test_from_the_wish_to_the_first_mini_batch_elsewhere(one: Machine) -> None:
     """Save, requeue, require the new nodes, start, and it trains."""
     assert one.handle(asked("n2")) == [Save(token(1), "5", "n1", 1)]
-    assert one.handle(saved()) == [Requeue(token(1), "5", 1, 5)]
+    ahead = Prepare(token(1), "5", ("n2",), running().uid, 1, 500_000_000)
+    assert one.handle(saved()) == [ahead, Requeue(token(1), "5", 1, 5)]
     commands = one.handle(waiting(112.0))
     assert kinds(commands) == [Advise, Start], "where before when"
     assert isinstance(commands[0], Advise)
@@ -295,7 +296,7 @@ def test_a_requeue_that_slurm_has_forgotten_is_done_again(one: Machine, standing
     It would be minutes until Slurm misses it.
     """
     one.handle(asked("n2"))
-    assert kinds(one.handle(saved())) == [Requeue]
+    assert kinds(one.handle(saved())) == [Prepare, Requeue]
     assert one.handle(looked(110.5, running())) == [], "not requeued yet"
     one.handle(looked(111.0, replace(running(), standing=standing)))
     commands = one.handle(looked(113.0, running()))
@@ -356,8 +357,8 @@ def test_a_scheduler_that_is_back_asks_again_for_what_each_stage_waits_for(one: 
     again = SchedulerStarted(105.0)
     save = one.handle(asked("n2"))
     assert one.handle(again) == save
-    requeue = one.handle(saved(104.0))
-    assert one.handle(again) == requeue
+    requeue = one.handle(saved(104.0))[1:]
+    assert one.handle(again) == requeue, "what is fetched ahead is not asked for again"
     start = one.handle(waiting(104.5))[-1:]
     assert one.handle(again) == start
     assert kinds([*save, *requeue, *start]) == [Save, Requeue, Start]

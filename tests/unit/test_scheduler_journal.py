@@ -73,6 +73,7 @@ FIRST_WRITTEN: dict[str, str] = {
     "Withdraw": '{"token":"0000000000000001"}',
     "Settle": '{"token":"0000000000000001","arrival":"seen","ref":"7"}',
     "Save": '{"token":"0000000000000001","job_id":"7","node":"n1","number":1}',
+    "Prepare": '{"token":"0000000000000001","job_id":"7","nodes":["n2"],"uid":1000,"number":1}',
     "Requeue": '{"token":"0000000000000001","key":"7","number":1}',
     "Start": '{"token":"0000000000000001","key":"7","number":1,"nodes":["n2"]}',
     "MakeGuest": '{"token":"0000000000000001","key":"7","seats":1}',

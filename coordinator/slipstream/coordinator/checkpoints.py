@@ -6,7 +6,8 @@
 
 Root makes folders directly below folders of its own, and never looks into those of a user: what is
 in them is carried by a process of the user's. The ramdisk is made so small at any moment that the
-node keeps a floor of free memory; who asks for more than it has is refused before it has written.
+node keeps a floor of free memory; who asks for more than it has is refused before it has written,
+and writes to the durable folder instead, by itself.
 """
 
 from __future__ import annotations
@@ -14,18 +15,15 @@ from __future__ import annotations
 import json
 import logging
 import os
-import pwd
 import re
 import shutil
-import stat
 import subprocess
-import sys
 import time
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-import slipstream.wire
+from slipstream.coordinator import as_user
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -37,18 +35,12 @@ _log = logging.getLogger(__name__)
 
 CHECKPOINT_VARIABLE: Final = "SLIPSTREAM_CHECKPOINT_DIR"
 DURABLE_VARIABLE: Final = "SLIPSTREAM_DURABLE_DIR"
-_RUN_CARRY: Final = f"""
-import runpy, sys
-sys.path.insert(0, {str(Path(slipstream.wire.__file__).parents[2])!r})
-runpy.run_module("slipstream.torch_hooks.checkpoint.carry", run_name="__main__")
-"""
-"""Run, never imported: what works on a user's files is a process of the user's. Any Python will do:
-it is of the hooks' wheel, which needs nothing else."""
-_SYSTEM_PYTHON: Final = "/usr/bin/python3"
+FLOOR_VARIABLE: Final = "SLIPSTREAM_MEMORY_FLOOR_MIB"
+_CARRY: Final = "slipstream.torch_hooks.checkpoint.carry"
 _INODES: Final = 1 << 20
 _KEPT_S: Final = 600.0
 """A job that left the node may come back: its ramdisk folder stays so long if there is room."""
-_FOLDER: Final = re.compile(r"(\d+)-[A-Za-z0-9_.-]*")
+FOLDER: Final = re.compile(r"(\d+)-[A-Za-z0-9_.-]*")
 _PATIENCE_S: Final = 60
 
 
@@ -60,6 +52,8 @@ class Carried:
     bytes_carried: int = 0
     seconds: float = 0.0
     problem: str = ""
+    spilled: bool = False
+    """Whether its training found no room on the ramdisk, and wrote it to the shared filesystem."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +75,8 @@ class Checkpoints:
     room_bytes: int
     problem: str = ""
     """Why there is no ramdisk of our own; then the folder is on whatever the run directory is."""
+    spilled: int = 0
+    """Checkpoints that found no room here."""
     _carriers: dict[int, subprocess.Popen[str]] = field(default_factory=dict)
     _removers: dict[tuple[int, str], subprocess.Popen[str]] = field(default_factory=dict)
     _given_up: dict[int, str] = field(default_factory=dict)
@@ -128,12 +124,12 @@ class Checkpoints:
         name = _name(seat)
         folder = self.ramdisk / name
         try:
-            _make_for(folder, seat.uid)
+            make_for(folder, seat.uid)
         except OSError as error:
             _log.error("job %d cannot be saved: %s", seat.job_id, error)
             return {}
         self._left_at_s.pop(folder, None)
-        told = {CHECKPOINT_VARIABLE: str(folder)}
+        told = {CHECKPOINT_VARIABLE: str(folder), FLOOR_VARIABLE: str(self.floor_bytes >> 20)}
         if self.durable:
             told[DURABLE_VARIABLE] = str(self.durable / str(seat.uid) / name)
         return told
@@ -150,13 +146,13 @@ class Checkpoints:
             return False
         name = _name(seat)
         words = [
-            *(_python_for_all(), "-I", "-c", _RUN_CARRY),
+            *as_user.running(_CARRY),
             *(str(self.ramdisk / name), str(self.durable / str(seat.uid) / name)),
             *("--patience-s", str(_PATIENCE_S), "--since-s", str(time.time())),
             *("--ranks", str(ranks)),
         ]
         try:
-            self._carriers[seat.job_id] = _started_as(seat.uid, words)
+            self._carriers[seat.job_id] = as_user.started(seat.uid, words)
         except (OSError, subprocess.SubprocessError) as error:
             _log.error("the checkpoint of job %d is not carried: %s", seat.job_id, error)
             return False
@@ -176,6 +172,9 @@ class Checkpoints:
         for job, carrier in ended.items():
             del self._carriers[job]
             outcome, problem = _outcome(job, carrier), self._given_up.pop(job, "")
+            self.spilled += outcome.spilled
+            if outcome.spilled:
+                _log.warning("the ramdisk had no room: job %d is on the shared filesystem", job)
             told.append(
                 replace(outcome, problem=problem) if outcome.problem and problem else outcome
             )
@@ -189,12 +188,12 @@ class Checkpoints:
         if not self.durable:
             return "this node knows no shared filesystem"
         name = f"{job_id}-{token}"
-        if not _FOLDER.fullmatch(name):
+        if not FOLDER.fullmatch(name):
             return f"{name!r} is no job's"
         # Links are not followed, and whatever else the path may be it is the user who removes it.
         words = ["rm", "-rf", "--one-file-system", "--", str(self.durable / str(uid) / name)]
         try:
-            self._removers[job_id, token] = _started_as(uid, words)
+            self._removers[job_id, token] = as_user.started(uid, words)
         except (OSError, subprocess.SubprocessError) as error:
             return f"nobody could be started to remove it: {error}"
         return ""
@@ -219,20 +218,25 @@ class Checkpoints:
         """Remove what jobs left behind a while ago."""
         seated = {_name(seat) for seat in seats.values()}
         for folder in self.ramdisk.iterdir() if self.ramdisk.is_dir() else ():
-            if not _FOLDER.fullmatch(folder.name) or folder.name in seated:
+            if not FOLDER.fullmatch(folder.name) or folder.name in seated:
                 self._left_at_s.pop(folder, None)
             elif now_s - self._left_at_s.setdefault(folder, now_s) >= _KEPT_S:
                 del self._left_at_s[folder]
                 # Safe though the user may change what is in it meanwhile: links are not followed.
                 shutil.rmtree(folder, ignore_errors=True)
 
+    def room(self) -> tuple[int, int]:
+        """How much the ramdisk holds and may hold, in bytes; two zeros if there is none."""
+        try:
+            disk = os.statvfs(self.ramdisk)
+        except OSError:
+            return 0, 0
+        return (disk.f_blocks - disk.f_bfree) * disk.f_frsize, disk.f_blocks * disk.f_frsize
+
     def _size(self) -> int:
         """What is in it, and what the node has beyond the floor; never more than was allowed."""
-        used = 0
-        if self.ramdisk.is_mount():
-            disk = os.statvfs(self.ramdisk)
-            used = (disk.f_blocks - disk.f_bfree) * disk.f_frsize
-        spare = max(0, _available_bytes() - self.floor_bytes)
+        used = self.room()[0] if self.ramdisk.is_mount() else 0
+        spare = max(0, available_bytes() - self.floor_bytes)
         # Never 0, which would mean without a limit, and never less than it holds.
         return max(used + os.sysconf("SC_PAGESIZE"), min(used + spare, self.room_bytes))
 
@@ -242,7 +246,7 @@ def _name(seat: Seat) -> str:
     return f"{seat.job_id}-{seat.token}"
 
 
-def _make_for(folder: Path, uid: int) -> None:
+def make_for(folder: Path, uid: int) -> None:
     """A folder that only its user may look into."""
     try:
         folder.mkdir(mode=0o700)
@@ -255,39 +259,6 @@ def _make_for(folder: Path, uid: int) -> None:
         os.chown(folder, uid, -1, follow_symlinks=False)
 
 
-def _started_as(uid: int, words: list[str]) -> subprocess.Popen[str]:
-    """A process of the user's."""
-    return subprocess.Popen(  # type: ignore[call-overload,no-any-return]  # keywords, by name
-        words,
-        cwd="/",
-        env={"PATH": os.defpath, "LANG": "C.UTF-8"},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        umask=0o077,
-        **_as_user(uid),
-    )
-
-
-def _as_user(uid: int) -> dict[str, int | list[int]]:
-    if os.geteuid() != 0:
-        return {}
-    try:
-        group = pwd.getpwuid(uid).pw_gid
-    except KeyError:
-        group = uid
-    return {"user": uid, "group": group, "extra_groups": []}
-
-
-def _python_for_all() -> str:
-    """Ours, unless it is in a folder that users may not enter."""
-    ours = Path(sys.executable)
-    ways = {*ours.parents, *ours.resolve().parents}
-    open_to_all = all(one.stat().st_mode & stat.S_IXOTH for one in ways)
-    return str(ours) if open_to_all or not Path(_SYSTEM_PYTHON).exists() else _SYSTEM_PYTHON
-
-
 def _outcome(job_id: int, carrier: subprocess.Popen[str]) -> Carried:
     out, err = carrier.communicate()
     if carrier.returncode:
@@ -296,13 +267,15 @@ def _outcome(job_id: int, carrier: subprocess.Popen[str]) -> Carried:
         return Carried(job_id, problem=problem)
     try:
         told = json.loads(out)
-        return Carried(job_id, int(told["bytes"]), float(told["seconds"]))
+        size, seconds = int(told["bytes"]), float(told["seconds"])
+        return Carried(job_id, size, seconds, spilled=bool(told["spilled"]))
     except (KeyError, TypeError, ValueError) as error:  # it was a process of the user's
         _log.warning("the carrier of job %d said %.200r: %r", job_id, out, error)
         return Carried(job_id, problem="its carrier's answer was not understood")
 
 
-def _available_bytes() -> int:
+def available_bytes() -> int:
+    """What the kernel could give before it had to take from anybody."""
     for line in Path("/proc/meminfo").read_text().splitlines():
         if line.startswith("MemAvailable:"):
             return int(line.split()[1]) << 10

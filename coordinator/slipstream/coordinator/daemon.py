@@ -25,6 +25,7 @@ from slipstream.coordinator.link import Link
 from slipstream.coordinator.measuring import Measuring
 from slipstream.coordinator.node_socket import NodeSocket, Peer
 from slipstream.coordinator.orders import Orders
+from slipstream.coordinator.preparing import Preparing
 from slipstream.coordinator.processes import ProcFs, gpus_held
 from slipstream.coordinator.reflexes import Reflexes
 from slipstream.coordinator.requests import Answer, RequestError
@@ -74,8 +75,9 @@ class Coordinator:
         self.link = Link(settings)
         self.checkpoints = Checkpoints.of(settings)
         self.host_files = HostFiles(settings.run_dir / "hosts")
-        self.saver = Saver(self)
         self._procfs = procfs or ProcFs()
+        self.preparing = Preparing(self.checkpoints, self._procfs)
+        self.saver = Saver(self)
         self.measuring = Measuring(self._procfs)
         self._uses: list[ProcessUse] = []
         self._cgroups = DeviceCgroups(settings.cgroup_root, settings.node)
@@ -321,10 +323,7 @@ class Coordinator:
         return ""
 
     def publish_closed_gpus(self) -> None:
-        """For the static table: where no guest may be put while nobody answers.
-
-        And for dcgm-exporter: whose GPUs they are.
-        """
+        """For the static table: where no guest may be put; for dcgm-exporter: whose they are."""
         shut = {uuid for uuid, owner in self.owned.items() if not owner.takes_guests}
         self._closed.publish(one.index for one in self.window.latest() if one.uuid in shut)
         self._job_map.publish(self.window.latest(), self.seats, self.owned)

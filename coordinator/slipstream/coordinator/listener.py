@@ -9,6 +9,7 @@ import time
 from typing import TYPE_CHECKING, Any, Final
 
 from slipstream.coordinator.gangs import Call
+from slipstream.coordinator.preparing import MOST_FILES, Wish
 
 if TYPE_CHECKING:
     from slipstream.coordinator.daemon import Coordinator
@@ -44,6 +45,19 @@ class Listener:
             case "hosts":
                 hosts = [str(host) for host in order["hosts"]]
                 self._host_files.planned(str(order["token"]), hosts, float(order["until_s"]))
+            case "prepare":
+                wish = Wish(
+                    job_id=job_id,
+                    token=str(order["token"]),
+                    uid=int(order["uid"]),
+                    number=int(order["number"]),
+                    size_bytes=int(order["bytes"]),
+                    files=tuple(str(name) for name in order["files"][:MOST_FILES]),
+                )
+                why_not = self._coordinator.preparing.prepare(wish, self._coordinator.seats)
+                _log.info(
+                    "job %d comes from another node%s", job_id, f": {why_not}" * bool(why_not)
+                )
             case "discard":
                 _log.info("the durable copy of job %d is to be removed", job_id)
                 self._saver.discard(job_id, str(order["token"]), int(order["uid"]))
@@ -64,5 +78,5 @@ class Listener:
                 self._coordinator.switch.told(thrown=bool(order["off"]))
                 self._coordinator.settle()
             case other:
-                known = "save, hosts, discard, turn, parked and switch"
+                known = "save, hosts, prepare, discard, turn, parked and switch"
                 raise ValueError(f"order {other!r}, known are {known}")

@@ -133,9 +133,17 @@ class State(Collector):
             "slipstream_device_grants_refused": one.grants_refused,
             "slipstream_guests_stopped": one.orders.times_stopped,
             "slipstream_nvml_errors": one.nvml_errors,
+            "slipstream_checkpoints_spilled": one.checkpoints.spilled,
+            "slipstream_moves_prepared": one.preparing.fetched,
+            "slipstream_moves_prepared_bytes": one.preparing.fetched_bytes,
         }
         yield GaugeMetricFamily(
             "slipstream_link_up", "1 while the scheduler hears us", value=one.link.is_up
+        )
+        used, room = one.checkpoints.room()
+        yield GaugeMetricFamily("slipstream_ramdisk_used_bytes", "By checkpoints", value=used)
+        yield GaugeMetricFamily(
+            "slipstream_ramdisk_room_bytes", "What it may hold at the moment", value=room
         )
         for name, value in counts.items():
             yield CounterMetricFamily(name, name.replace("_", " ") + " in all", value=value)

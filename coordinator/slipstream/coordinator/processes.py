@@ -97,6 +97,12 @@ class ProcFs:
         """Its command line as it shows itself; empty if that cannot be read."""
         return self._read(pid, "cmdline").replace(b"\0", b" ").decode(errors="replace").strip()
 
+    def mapped(self, pid: int) -> list[str]:
+        """The files it has mapped, each once; nothing for one that is gone."""
+        lines = self._read(pid, "maps").decode(errors="surrogateescape").splitlines()
+        names = (line.split(None, 5)[5] for line in lines if "/" in line)
+        return list(dict.fromkeys(one for one in names if not one.endswith(" (deleted)")))
+
     def environment(self, pid: int) -> dict[str, str]:
         """What it was started with; empty if that cannot be read."""
         text = self._read(pid, "environ").decode(errors="replace")

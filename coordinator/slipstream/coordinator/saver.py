@@ -90,6 +90,8 @@ class Saver:
             self._numbers[job_id] = number
             self._problems[job_id] = self._problems_of(job_id)
             node.orders.saving.add(job_id)
+            if number != _NOBODY:
+                self._tell("mapped", job_id=job_id, files=node.preparing.files_of(seat, pages))
             node.settle()  # its pages are told now, not at the next tick
 
     def discard(self, job_id: int, token: str, uid: int) -> None:
@@ -119,6 +121,7 @@ class Saver:
                     problem=one.problem,
                     bytes_carried=one.bytes_carried,
                     seconds=one.seconds,
+                    spilled=one.spilled,
                 )
         for gone in self._coordinator.checkpoints.discarded():
             self._tell("discarded", job_id=gone.job_id, token=gone.token, problem=gone.problem)

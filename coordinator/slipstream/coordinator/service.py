@@ -172,6 +172,7 @@ class _Clock:
                 seats = dict(self._coordinator.seats)  # tasks are answered meanwhile
                 await asyncio.to_thread(self._coordinator.checkpoints.tidy, seats)
             self._coordinator.saver.tick(now_s)
+            self._coordinator.preparing.tick()
             for told in self._coordinator.saver.told():
                 if not await self._coordinator.link.send(told):
                     self._coordinator.saver.keep(told)  # for a scheduler that is back soon

@@ -79,6 +79,18 @@ class Save:
 
 
 @dataclass(frozen=True, slots=True)
+class Prepare:
+    """Have the nodes that a saved job moves to fetch it ahead; nothing depends on it."""
+
+    token: str
+    job_id: str
+    nodes: tuple[str, ...]
+    uid: int
+    number: int
+    size_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Requeue:
     """Put a running job back into Slurm's queue: it was saved."""
 
@@ -167,6 +179,7 @@ Command: TypeAlias = (
     | Withdraw
     | Settle
     | Save
+    | Prepare
     | Requeue
     | Start
     | Resize

@@ -24,6 +24,8 @@ class Copy:
     uid: int
     saved_at_s: float
     bytes_carried: int = 0
+    spilled: bool = False
+    """Whether the ramdisk had no room for it, so that its training wrote it there itself."""
     forgotten_at_s: float | None = None
     """Since when Slurm does not know the job any more."""
     asked_at_s: float | None = None

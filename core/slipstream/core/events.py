@@ -180,6 +180,8 @@ class JobSaved:
     bytes_carried: int = 0
     seconds: float = 0.0
     problem: str = ""
+    spilled: bool = False
+    """Written there by the training itself: the ramdisk had no room."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from slipstream.core.commands import Requeue, Save, Start
+from slipstream.core.commands import Prepare, Requeue, Save, Start
 from slipstream.core.moves import CRED_EXPIRE_S, PATIENCE_S, Left, Saga, Stage
 from slipstream.core.placement import need_of
 from slipstream.core.reasons import Reason
@@ -165,8 +165,16 @@ def saved(state: State, event: JobSaved) -> list[Command]:
     left = state.left.get(move.key) or Left(number=move.number)  # of an older journal
     state.left[move.key] = replace(left, at_s=event.at_s, nodes=move.origin)
     size = event.bytes_carried / 1e6
-    _tell(state, move.key, event.at_s, f"saved, {size:.0f} MB in {event.seconds:.1f} s: requeued")
-    return [_order(state.moves[move.key])]
+    how = " (no room on the ramdisk)" if event.spilled else ""
+    text = f"saved, {size:.0f} MB in {event.seconds:.1f} s{how}: requeued"
+    _tell(state, move.key, event.at_s, text)
+    leave = _order(state.moves[move.key])
+    if move.stays_here or record.sight is None:
+        return [leave]
+    # First: it is a line to a node, and what it asks for takes its time.
+    uid, size_bytes = record.sight.uid, event.bytes_carried
+    there = Prepare(move.token, move.job_id, move.target, uid, move.number, size_bytes)
+    return [there, leave]
 
 
 def seen(state: State, record: JobRecord, at_s: float) -> None:

@@ -31,13 +31,14 @@ def checkpoints(run_dir: Path, *, as_json: bool) -> None:
     if as_json:
         show_json(answer)
         return
-    table = Table("job", "user", "MB", "saved", "is kept")
+    table = Table("job", "user", "MB", "saved", "from", "is kept")
     for copy in answer["checkpoints"]:
         table.add_row(
             copy["job_id"],
             _user(copy["uid"]),
             f"{copy['bytes_carried'] / 1e6:.1f}",
             _date(copy["saved_at_s"]),
+            "training" if copy.get("spilled") else "ramdisk",
             _until(copy),
         )
     console = Console()

@@ -73,13 +73,21 @@ def _asked(run_dir: Path, method: str, path: str, body: bytes | None = None) -> 
     sock = run_dir / "api.sock"
     status, told = (
         _over_socket(sock, method, path, body)
-        if sock.exists()
+        if _is_there(sock)
         else _from_elsewhere(sock, path, changes=body is not None)
     )
     answer = _read(told)
     if status >= _FIRST_ERROR:
         raise click.ClickException(str(answer.get("error", told[:200].decode(errors="replace"))))
     return answer
+
+
+def _is_there(sock: Path) -> bool:
+    """What may not be looked at is tried, and says so itself."""
+    try:
+        return sock.exists()
+    except OSError:
+        return True
 
 
 def _from_elsewhere(sock: Path, path: str, *, changes: bool) -> tuple[int, bytes]:

@@ -79,4 +79,6 @@ def _sentence(answer: dict[str, Any]) -> str:
     if answer["switched_off"]:
         return f"{answer['mode']}, but switched off: Slurm decides alone"
     by = f" {_BY[answer['carrier']]}" if answer["advising"] else ""
-    return f"{answer['mode']}: {_SAYS[Mode(answer['mode'])]}{by}"
+    paused_s = answer.get("slurm_paused_s", 0)
+    paused = f"; Slurm does not answer, no job is changed for {paused_s:.0f} s" if paused_s else ""
+    return f"{answer['mode']}: {_SAYS[Mode(answer['mode'])]}{by}{paused}"

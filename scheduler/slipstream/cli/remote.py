@@ -8,14 +8,15 @@ coordinators go by.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
+import pwd
 from pathlib import Path
 from typing import Final
 
 import click
 
-from slipstream.scheduler.peers import trusted_uids
 from slipstream.slurm_plugin import link, site
 from slipstream.slurm_plugin.link import Address, LinkError
 from slipstream.slurm_plugin.munge import MOST_CREDENTIAL_BYTES, Munge
@@ -40,8 +41,7 @@ def scheduler(defaults: Path = DEFAULTS) -> Address | None:
 def get(where: Address, target: str) -> tuple[int, bytes]:
     """Status and body of an answer of the API."""
     known = site.read(os.environ)
-    believed = trusted_uids(known.slurm_user or "slurm", ourselves=False)
-    us = link.Party(Munge(known.munge_socket), known.cluster, believed)
+    us = link.Party(Munge(known.munge_socket), known.cluster, _believed(known.slurm_user))
     try:
         return asyncio.run(_got(where, us, target))
     except (LinkError, OSError, ValueError) as error:
@@ -49,6 +49,13 @@ def get(where: Address, target: str) -> tuple[int, bytes]:
             f"the scheduler at {where} does not answer ({str(error) or 'too late'}); does it run, "
             "with 'listen' set? Jobs run on without it."
         ) from error
+
+
+def _believed(slurm_user: str) -> frozenset[int]:
+    """Whose schedulers: root's and Slurm's user's, and nobody's own."""
+    with contextlib.suppress(KeyError):
+        return frozenset({0, pwd.getpwnam(slurm_user or "slurm").pw_uid})
+    return frozenset({0})
 
 
 async def _got(where: Address, us: link.Party, target: str) -> tuple[int, bytes]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -229,7 +230,9 @@ class Api:
         return Response(encoded({**self._told(), **more}), media_type="application/json")
 
     def _told(self) -> dict[str, Any]:
-        return {"v": 1, **views.mode(self._state), "carrier": self.carrier()}
+        paused_s = self.engine.counters.breaker.paused_s(time.time())
+        told = {"v": 1, **views.mode(self._state), "carrier": self.carrier()}
+        return {**told, "slurm_paused_s": round(paused_s, 1)}
 
     def _may_change(self, request: Request) -> bool:
         client = request.client

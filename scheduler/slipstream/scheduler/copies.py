@@ -63,6 +63,7 @@ class Copies:
                     uid=record.sight.uid,
                     saved_at_s=told.at_s,
                     bytes_carried=told.bytes_carried,
+                    spilled=told.spilled,
                 )
                 known = self._copies.get(copy.key)
                 if known and told.problem:

@@ -29,6 +29,7 @@ from slipstream.core.events import (
     NodeReported,
     RulesChanged,
     SchedulerStarted,
+    SlurmFound,
 )
 from slipstream.core.machine import Machine
 from slipstream.estimator.learner import Learner
@@ -42,12 +43,13 @@ from slipstream.scheduler.dashboard.site import Dashboard
 from slipstream.scheduler.enactor import Deeds, Enactor
 from slipstream.scheduler.engine import Engine
 from slipstream.scheduler.event_socket import EventSocket
+from slipstream.scheduler.guard import Guard
 from slipstream.scheduler.hands import Hands
 from slipstream.scheduler.historian import Historian
 from slipstream.scheduler.hold_sink import HoldSink
 from slipstream.scheduler.journal import Entry, Journal
 from slipstream.scheduler.journal_codec import JournalError
-from slipstream.scheduler.messages import Discarded, TurnsCalled
+from slipstream.scheduler.messages import Discarded, FilesMapped, TurnsCalled
 from slipstream.scheduler.orders import Orders
 from slipstream.scheduler.questions import Questions
 from slipstream.scheduler.sink import SinkError
@@ -130,6 +132,8 @@ class Daemon:
     """All parts, tied together."""
 
     def __init__(self, settings: Settings, slurm: Slurm) -> None:
+        self._guard = Guard()
+        acting = self._guard.over(slurm)
         settings.state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._settings = settings
         self._journal = Journal(settings.state_dir / JOURNAL)
@@ -141,7 +145,7 @@ class Daemon:
         sign = WrapperSign(board, peers.uid_named(settings.slurm_user))
         self._held_at = (-math.inf, False)
         self._choice = Choice(settings.carrier, sign.is_given)
-        self._hold = HoldSink(slurm, self._poller, settings.lease_s, self._holds)
+        self._hold = HoldSink(acting, self._poller, settings.lease_s, self._holds)
         sinks: list[AdviceSink] = [self._hold]
         if settings.carrier is Carrier.HOLD:
             board.unlink(missing_ok=True)  # a wrapper must not follow what nobody says any more
@@ -154,7 +158,7 @@ class Daemon:
             Carriers(*sinks),
             self._tell,
             self._journal_failed,
-            Deeds(self._orders, Hands(slurm, self._poller.nudge, alone=self._hold.alone)),
+            Deeds(self._orders, Hands(acting, self._poller.nudge, alone=self._hold.alone)),
         )
         self._engine = Engine(
             machine,
@@ -259,6 +263,7 @@ class Daemon:
                 self._copies.tick(self._engine.machine.state)
                 self._engine.counters.runs_written = self._historian.written
                 self._engine.counters.runs_lost = self._historian.failures
+                self._engine.counters.breaker = self._guard.breaker
             except Exception:  # noqa: BLE001 (a bug of ours must not end all timers)
                 _LOG.exception("a tick failed")
                 self._engine.counters.machine_errors += 1
@@ -280,6 +285,8 @@ class Daemon:
             self._copies.discarded(told)
         elif isinstance(told, TurnsCalled):
             self._orders.call(told)
+        elif isinstance(told, FilesMapped):
+            self._orders.mapped(told)
         elif isinstance(told, JobSaved):
             self._orders.answered(told.job_id, told.number)
             self._copies.saved(told, self._engine.machine.state)
@@ -307,6 +314,8 @@ class Daemon:
     def _take_all(self, events: Sequence[Event]) -> None:
         self._engine.take_all(events)
         for event in events:
+            if isinstance(event, SlurmFound):
+                self._guard.found()
             if isinstance(event, ClusterSeen):
                 self._historian.seen(event)
                 self._copies.seen()

@@ -22,6 +22,7 @@ from slipstream.core.commands import (
     Extend,
     GiveBack,
     MakeGuest,
+    Prepare,
     Requeue,
     Resize,
     Save,
@@ -57,7 +58,7 @@ entries are a burst, whose next ones are written together: the fewer commits, th
 again and again."""
 
 Result = tuple[int, Outcome, str]
-Deed = Save | Requeue | Start | Resize | MakeGuest | Extend | Upgrade | GiveBack
+Deed = Save | Prepare | Requeue | Start | Resize | MakeGuest | Extend | Upgrade | GiveBack
 _Done = TypeVar("_Done")
 
 
@@ -73,6 +74,8 @@ class Deeds:
         match command:
             case Save():
                 self.orders.save(command)
+            case Prepare():
+                self.orders.prepare(command)
             case Requeue():
                 self.hands.requeue(command)
             case Start():

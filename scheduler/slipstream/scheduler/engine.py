@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from slipstream.core import parking
+from slipstream.core.breaker import Breaker
 from slipstream.core.events import (
     CommandRefused,
     JobSubmitted,
@@ -63,6 +64,8 @@ class Counters:
     refused_links: Counter[str] = field(default_factory=Counter)
     """What came from other hosts and was not believed, by reason."""
     refused: int = 0
+    breaker: Breaker = Breaker()  # noqa: RUF009 (frozen)
+    """Whether Slurm is left alone by those who change jobs."""
     runs_written: int = 0
     runs_lost: int = 0
     """Runs and submissions that the history could not keep."""

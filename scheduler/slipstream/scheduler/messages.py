@@ -110,6 +110,12 @@ class _Saved(msgspec.Struct):
     bytes_carried: int = 0
     seconds: float = 0.0
     problem: str = ""
+    spilled: bool = False
+
+
+class _Mapped(msgspec.Struct):
+    job_id: str | int
+    files: list[str]
 
 
 class _Discarded(msgspec.Struct):
@@ -138,11 +144,16 @@ class _Report(msgspec.Struct):
     """If it tells of a job that was saved; then of nothing else."""
     discarded: _Discarded | None = None
     """If it tells of a durable copy that was to be removed."""
+    mapped: _Mapped | None = None
+    """If it tells which files a job that is being saved has mapped."""
     calls: list[_Call] | None = None
     """If it tells whose turn it is among gangs that it leads."""
     listens: bool = False
     """If it waits on this connection for what it is asked to do."""
 
+
+_MOST_FILES: Final = 256
+_MOST_NAME: Final = 4096
 
 _SUBMISSION: Final = msgspec.json.Decoder(_Submission, strict=False)
 _REPORT: Final = msgspec.json.Decoder(_Report, strict=False)
@@ -248,6 +259,15 @@ class Discarded:
 
 
 @dataclass(frozen=True, slots=True)
+class FilesMapped:
+    """What the processes of a job that is being saved have mapped: its libraries, most of all."""
+
+    node: str
+    job_id: str
+    files: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class TurnCalled:
     """The first node of a job across nodes says whether it runs now, for the others to follow."""
 
@@ -266,7 +286,7 @@ class TurnsCalled:
     calls: tuple[TurnCalled, ...]
 
 
-Told: TypeAlias = NodeReported | JobSaved | Discarded | TurnsCalled
+Told: TypeAlias = NodeReported | JobSaved | Discarded | TurnsCalled | FilesMapped
 
 
 def read_told(line: bytes) -> Told | Listening:
@@ -277,6 +297,9 @@ def read_told(line: bytes) -> Told | Listening:
     if told.discarded is not None:
         gone = told.discarded
         return Discarded(told.node, str(gone.job_id), gone.token, gone.problem)
+    if told.mapped is not None:
+        files = tuple(name[:_MOST_NAME] for name in told.mapped.files[:_MOST_FILES])
+        return FilesMapped(told.node, str(told.mapped.job_id), files)
     if told.calls is not None:
         calls = [
             TurnCalled(one.job_id, one.runs, one.after, (*one.nodes,), one.returns)
@@ -293,6 +316,7 @@ def read_told(line: bytes) -> Told | Listening:
         bytes_carried=told.saved.bytes_carried,
         seconds=told.saved.seconds,
         problem=told.saved.problem,
+        spilled=told.saved.spilled,
     )
 
 

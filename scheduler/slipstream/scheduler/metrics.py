@@ -64,6 +64,9 @@ class _Now(Collector):
         yield _gauge("links", "Coordinators of other hosts that are there.", counters.links)
         yield _refused_links(counters.refused_links)
         yield _counter("refused", "Commands that could not be carried out.", counters.refused)
+        breaker = counters.breaker
+        yield _gauge("slurm_breaker_open", "1 while no job is changed in Slurm.", breaker.is_open)
+        yield _counter("slurm_breaker_trips", "How often that began.", breaker.trips)
         failures = self._engine.estimator.failures
         yield _counter("estimator_failures", "Submissions it failed over.", failures)
         models = self._engine.estimator.models

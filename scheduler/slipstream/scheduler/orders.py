@@ -21,15 +21,17 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from slipstream.core.advice import Advice
-    from slipstream.core.commands import Save
+    from slipstream.core.commands import Prepare, Save
     from slipstream.core.copies import Copy
-    from slipstream.scheduler.messages import TurnsCalled
+    from slipstream.scheduler.messages import FilesMapped, TurnsCalled
     from slipstream.slurm_plugin.link import Channel
 
 _GATHERS_S: Final = 10.0
 """Coordinators look for a scheduler every second: so long a new one waits for them."""
 _MOST_HOSTS: Final = 1_000
 """Tasks of a job whose nodes fit into one line."""
+_MOST_MOVES: Final = 64
+"""Jobs whose files are remembered while they are saved."""
 _PARKED_EVERY_S: Final = 15.0
 """How often nodes are told again whom operators have parked: they forget it after a minute."""
 _MOST_CALLS: Final = 64
@@ -42,6 +44,7 @@ class Orders:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._listeners: dict[str, tuple[asyncio.AbstractEventLoop, Channel]] = {}
         self._open: dict[str, tuple[float, Save]] = {}
+        self._files: dict[str, tuple[str, ...]] = {}
         self._lock = threading.Lock()
         self._off: bool | None = None
         self._parked: Mapping[str, tuple[int, ...]] | None = None
@@ -111,6 +114,23 @@ class Orders:
         if found:
             loop, channel = found
             loop.call_soon_threadsafe(channel.write, _line(order))
+
+    def mapped(self, told: FilesMapped) -> None:
+        """What a job that is being saved has mapped: remembered for where it moves to."""
+        with self._lock:
+            if told.job_id in self._open:
+                self._files = {told.job_id: told.files, **self._files}
+                self._files = dict(list(self._files.items())[:_MOST_MOVES])
+
+    def prepare(self, command: Prepare) -> None:
+        """Tell nodes who comes, and what it will read; who does not listen does without."""
+        with self._lock:
+            files = self._files.pop(command.job_id, ())
+            there = [self._listeners[node] for node in command.nodes if node in self._listeners]
+        line = {"v": 1, "order": "prepare", "job_id": command.job_id, "token": command.token}
+        told = {"uid": command.uid, "number": command.number, "bytes": command.size_bytes}
+        for loop, channel in there:
+            loop.call_soon_threadsafe(channel.write, _raw({**line, **told, "files": files}))
 
     def tell_hosts(self, advice: Advice) -> None:
         """Tell nodes which task of a job belongs on which of them, should it start on these.

@@ -28,9 +28,9 @@ def uid_of(peer: socket.socket) -> int:
     return int(uid)
 
 
-def trusted_uids(slurm_user: str, *, ourselves: bool = True) -> frozenset[int]:
+def trusted_uids(slurm_user: str) -> frozenset[int]:
     """Root, ourselves, and the user slurmctld runs as, if this machine has it."""
-    uids = {0, os.geteuid() if ourselves else 0, uid_named(slurm_user)}
+    uids = {0, os.geteuid(), uid_named(slurm_user)}
     return frozenset(uid for uid in uids if uid is not None)
 
 

@@ -21,6 +21,8 @@ VARIABLES = ("SLIPSTREAM_DATA", "SLURM_SPANK_SLIPSTREAM_DATA")
 """Set by the user, or by Slurm for a job that was given the flag."""
 DURABLE_VARIABLE = "SLIPSTREAM_DURABLE_DIR"
 """The folder on the shared filesystem that checkpoints are carried to."""
+CHECKPOINT_VARIABLE = "SLIPSTREAM_CHECKPOINT_DIR"
+"""The job's folder on the ramdisk."""
 _GENERATION = re.compile(r"r\d{4,}-m\d{12,}")
 MOST_BYTES = 16 << 30
 _PART_OF_FREE_MEMORY = 4
@@ -81,6 +83,11 @@ class ReadAhead:
         return self._stopped or self.asked_bytes >= self._most_bytes
 
 
+def ahead(paths: list[str], most_bytes: int) -> ReadAhead:
+    """Read these, within what the node can spare."""
+    return ReadAhead(paths, min(most_bytes, _free_bytes() // _PART_OF_FREE_MEMORY))
+
+
 def from_environment(environment: Mapping[str, str]) -> ReadAhead | None:
     """For the first process of a job on this node, if there is something it will read.
 
@@ -92,7 +99,7 @@ def from_environment(environment: Mapping[str, str]) -> ReadAhead | None:
     paths += [path for path in told.split(",") if path.startswith("/")]
     if not paths or rank != "0":
         return None
-    return ReadAhead(paths, min(MOST_BYTES, _free_bytes() // _PART_OF_FREE_MEMORY))
+    return ahead(paths, MOST_BYTES)
 
 
 def _left_behind(environment: Mapping[str, str]) -> list[str]:
@@ -104,7 +111,10 @@ def _left_behind(environment: Mapping[str, str]) -> list[str]:
         names = [name for name in os.listdir(folder) if _GENERATION.fullmatch(name)]  # noqa: PTH208 (the same)
     except OSError:
         return []
-    return [f"{folder}/{max(names)}"] if names else []
+    newest = max(names, default="")
+    # It may have been copied into memory before we came.
+    here = os.path.isdir(f"{environment.get(CHECKPOINT_VARIABLE, '')}/{newest}")  # noqa: PTH112 (no pathlib)
+    return [f"{folder}/{newest}"] if newest and not here else []
 
 
 def _files(path: str) -> Iterator[str]:

@@ -33,6 +33,7 @@ from slipstream.torch_hooks.checkpoint import (
 from slipstream.torch_hooks.checkpoint.encoding import Encoder
 from slipstream.torch_hooks.checkpoint.generations import Generation
 from slipstream.torch_hooks.checkpoint.loops import Loops
+from slipstream.torch_hooks.checkpoint.spill import Spill
 from slipstream.torch_hooks.checkpoint.writer import Snapshot, Writer
 from slipstream.torch_hooks.read_ahead import DURABLE_VARIABLE
 from slipstream.wire.control_block import Capability, Phase, Request
@@ -209,11 +210,15 @@ class Run:
             raise RuntimeError("it could not be saved; training goes on where it is")
         self.finish()
         generation = Generation(self._restart, self.minibatches)
+        spill = _spill(root)
+        here = CHECKPOINT_VARIABLE
         if generation not in generations.complete(root):
-            raise RuntimeError(f"{generation} did not become whole; training goes on where it is")
+            if spill is None or generation not in generations.complete(spill.root):
+                raise RuntimeError(f"{generation} did not become whole; goes on where it is")
+            here = DURABLE_VARIABLE
         attach.tell(f"saved as {generation}; begins anew on {','.join(gpus)}")
         with hooks.during(Phase.REBINDING):
-            rebind.go(gpus, {RESTORE_VARIABLE: os.environ[CHECKPOINT_VARIABLE]})
+            rebind.go(gpus, {RESTORE_VARIABLE: os.environ[here]})
 
 
 class _State:
@@ -265,6 +270,8 @@ class _State:
                 _complain_of_checkpoint,
                 restart=restart,
                 restored=self._restored[1] if self._restored and here else None,
+                spill=_spill(root),
+                on_spill=attach.tell,
             )
         return self._writer
 
@@ -309,8 +316,23 @@ class _Own:
         self.ready = True
 
     def save(self, root: Path, generation: Generation, _loops: Loops) -> None:
-        self._save(str(own.begin(root, generation)))
-        own.commit(root, generation, ranks.shard(), _program())
+        try:
+            self._save_to(root, generation)
+        except Exception as error:  # its own function may raise anything for a full disk
+            if (spill := _spill(root)) is None:
+                raise
+            self._save_to(spill.begin(), generation)
+            spill.done(generation, ranks.shard())
+            attach.tell(f"{error!r}: generation {generation} was written to {spill.root}")
+
+    def _save_to(self, root: Path, generation: Generation) -> None:
+        try:
+            self._save(str(own.begin(root, generation)))
+            own.commit(root, generation, ranks.shard(), _program())
+        except BaseException:
+            if ranks.shard().world_size == 1:  # others may be writing there
+                own.undo(root, generation)
+            raise
 
     def finish(self) -> None:
         """Nothing is left to do."""
@@ -344,6 +366,12 @@ def _left() -> list[Path]:
             generations.check_ours(Path(durable))
             places.append(_folder(DURABLE_VARIABLE))
     return [place for place in places if place]
+
+
+def _spill(root: Path) -> Spill | None:
+    """Where what finds no room is saved instead, if there is such a place."""
+    job, there = os.environ.get(DURABLE_VARIABLE, ""), _folder(DURABLE_VARIABLE)
+    return Spill(Path(job), there, root) if job and there else None
 
 
 def _is_restarted() -> bool:

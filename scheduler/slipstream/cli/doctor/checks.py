@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 _TESTED: Final = ("22.05", "24.11", "26.05")
 _SHOWN_NODES: Final = 8
+_JOBS_OWN: Final = ("/tmp/", "/dev/shm/")  # noqa: S108 (no files of ours)
+"""What job_container/tmpfs gives each job anew."""
 
 
 class Verdict(StrEnum):
@@ -261,6 +263,29 @@ def node(facts: Facts) -> Iterator[Finding]:
         yield _good("cgroups", f"v{here.cgroups}")
 
 
+def containers(facts: Facts) -> Iterator[Finding]:
+    """With job_container/tmpfs each job has a /tmp and a /dev/shm of its own."""
+    here, kind = facts.node, (facts.config or {}).get("JobContainerType", "")
+    if here is None or kind != "job_container/tmpfs":
+        return
+    if here.run_dir.startswith(_JOBS_OWN):
+        yield _bad(
+            "JobContainerType",
+            f"jobs do not see {here.run_dir}: they have a folder of their own in its place, and "
+            "find neither their control blocks nor their checkpoints",
+            "let the coordinator's --run-dir be below /run (docs/moves.md)",
+        )
+    elif here.below_shm:
+        yield _bad(
+            "JobContainerType",
+            f"{here.below_shm[0]} is mounted below /dev/shm: Slurm cannot give jobs one of their "
+            "own, and holds every job it starts here ('launch failed requeued held')",
+            "unmount it; checkpoints belong below /run",
+        )
+    else:
+        yield _good("JobContainerType", f"{kind}; {here.run_dir} is seen by jobs")
+
+
 CHECKS: Final[tuple[Callable[[Facts], Iterator[Finding]], ...]] = (
     controller,
     munge,
@@ -269,4 +294,5 @@ CHECKS: Final[tuple[Callable[[Facts], Iterator[Finding]], ...]] = (
     scheduling,
     scheduler,
     node,
+    containers,
 )

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 _PATIENCE_S: Final = 10.0
 _SETTING: Final = re.compile(r"^([A-Za-z]\w*)\s*=\s?(.*)$")
+_SHM: Final = "/dev/shm"  # noqa: S108 (no file of ours)
 _UNSET: Final = frozenset({"(null)", "N/A", "None"})
 
 
@@ -70,6 +71,10 @@ class Node:
     memory_mib: int = 0
     cgroups: int = 0
     """1 or 2; 0 if there are none."""
+    run_dir: str = "/run/slipstream"
+    """Where its coordinator has pages and checkpoints."""
+    below_shm: Sequence[str] = ()
+    """What is mounted below /dev/shm."""
 
 
 def gathered(run_dir: Path) -> Facts:
@@ -146,7 +151,9 @@ def _node() -> Node | None:
         or os.environ.get("SLIPSTREAM_RUN_DIR")
         or "/run/slipstream"
     )
-    shm = os.statvfs("/dev/shm")  # noqa: S108 (the ramdisk that every Linux has)
+    ramdisk = run_dir / "checkpoints"
+    # The ramdisk that every Linux has, where there is no coordinator yet.
+    disk = os.statvfs(ramdisk if ramdisk.is_dir() else _SHM)
     return Node(
         name=name or socket.gethostname().partition(".")[0],
         gpus=count,
@@ -154,10 +161,20 @@ def _node() -> Node | None:
         mig=mig,
         coordinator=_silent(run_dir / "node.sock"),
         linked=linked(run_dir / "metrics.sock"),
-        ramdisk_mib=shm.f_bavail * shm.f_frsize >> 20,
+        ramdisk_mib=disk.f_bavail * disk.f_frsize >> 20,
         memory_mib=os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") >> 20,
         cgroups=_cgroups(Path("/sys/fs/cgroup")),
+        run_dir=str(run_dir),
+        below_shm=_below(_SHM, Path("/proc/mounts")),
     )
+
+
+def _below(folder: str, mounts: Path) -> tuple[str, ...]:
+    try:
+        places = [line.split()[1] for line in mounts.read_text().splitlines()]
+    except (OSError, IndexError):
+        return ()
+    return tuple(one for one in places if one.startswith(f"{folder}/"))
 
 
 def _gpus() -> tuple[int, tuple[int, ...], str]:

@@ -12,29 +12,27 @@ program, the target's newest complete generation stays as it is.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import ctypes
 import json
 import mmap
 import os
-import shutil
 import sys
 import time
 import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from slipstream.torch_hooks.checkpoint import checksums, generations, own
+from slipstream.torch_hooks.checkpoint import checksums, durable, generations, own
 from slipstream.torch_hooks.checkpoint.errors import CheckpointError, DamagedError
 from slipstream.torch_hooks.checkpoint.generations import Generation, Shard
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-_KEPT = 2
 _TASKS = "task-*"
+_WHOLE = (".json", ".spilled")
+"""A shard has been saved when it has one of these: here, or where it is to be carried to."""
 _LOOK_EVERY_S = 0.01
-_BEGIN_WRITING = 2  # SYNC_FILE_RANGE_WRITE
 _COARSE_S = 0.02
 """A file's time may be so much older than the clock."""
 
@@ -69,7 +67,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stderr.write(f"{type(error).__name__}: {error}\n")
         return 1
     seconds = round(time.monotonic() - began_s, 3)
-    print(json.dumps({"bytes": carried, "seconds": seconds}))  # noqa: T201 (its answer)
+    answer = {"bytes": carried, "seconds": seconds, "spilled": _spilled(told.source, told.since_s)}
+    print(json.dumps(answer))  # noqa: T201 (its answer)
     return 0
 
 
@@ -101,10 +100,7 @@ def carry_all(source: Path, target: Path, since_s: float = 0.0, ranks: int = 0) 
     Not before so many ranks have saved: the job may be ended as soon as anything was carried, and a
     generation that lacks one of them is of no use.
     """
-    # Never the folder above these: where it is missing, what is shared is not there.
-    for place in (target.parent, target):
-        place.mkdir(mode=0o700, exist_ok=True)
-    generations.check_ours(target)
+    durable.make_folder(target)
     folders = ["", *sorted(one.name for one in source.glob(_TASKS) if one.is_dir())]
     there = {name: _newest(source / name, since_s) for name in folders}
     if sum(len(found[1]) for found in there.values() if found) < ranks:
@@ -119,6 +115,8 @@ def carry_all(source: Path, target: Path, since_s: float = 0.0, ranks: int = 0) 
 def carry(source: Path, target: Path, since_s: float = 0.0) -> int:
     """What the newest generation of the source has and the target lacks; returns the bytes.
 
+    What was spilled is there: it counts as if it had been carried.
+
     Other nodes may hold the other shards of it: each carries its own, and the last makes it whole.
     """
     found = _newest(source, since_s)
@@ -127,7 +125,7 @@ def carry(source: Path, target: Path, since_s: float = 0.0) -> int:
     generation, shards = found
     target.mkdir(mode=0o700, exist_ok=True)
     carried = sum(_carry_shard(source, target, generation, shard) for shard in shards)
-    _forget_old(target)
+    durable.forget_old(target)
     return carried
 
 
@@ -140,14 +138,25 @@ def _newest(source: Path, since_s: float) -> tuple[Generation, list[Shard]] | No
 
 
 def _shards(folder: Path, since_s: float) -> Iterator[Shard]:
-    for path in sorted(folder.glob("rank-*-of-*.json")):
+    for path in sorted(folder.glob("rank-*-of-*.*")):
         _, rank, _, size = path.stem.split("-")
-        if rank.isdigit() and size.isdigit() and path.stat().st_mtime >= since_s - _COARSE_S:
+        if path.suffix in _WHOLE and rank.isdigit() and size.isdigit() and _is_new(path, since_s):
             yield Shard(int(rank), int(size))
+
+
+def _spilled(source: Path, since_s: float) -> bool:
+    notes = (*source.glob("r*/*.spilled"), *source.glob(f"{_TASKS}/r*/*.spilled"))
+    return any(_is_new(note, since_s) for note in notes)
+
+
+def _is_new(path: Path, since_s: float) -> bool:
+    return path.stat().st_mtime >= since_s - _COARSE_S
 
 
 def _carry_shard(source: Path, target: Path, generation: Generation, shard: Shard) -> int:
     folder = target / str(generation)
+    if (source / str(generation) / shard.spilled).exists():
+        return _size(generations.read_index(target, generation, shard), folder)
     if (folder / shard.index).exists():
         return 0
     index = generations.read_index(source, generation, shard)
@@ -157,8 +166,7 @@ def _carry_shard(source: Path, target: Path, generation: Generation, shard: Shar
     else:
         size = _carry_storages(source / str(generation), folder, shard, index)
     generations.write_index(folder, shard, _content(index))
-    for place in (folder / shard.index, folder, target):
-        _sync(place)
+    durable.sync(folder / shard.index, folder, target)
     return size
 
 
@@ -169,7 +177,7 @@ def _carry_storages(source: Path, target: Path, shard: Shard, index: dict[str, A
         if os.fstat(file.fileno()).st_size < size:
             raise DamagedError(f"{file.name} was cut off")
         # Read, not mapped: the training may cut the file short, and touching a hole would kill us.
-        with _draft(target / shard.data, size) as draft:
+        with durable.draft(target / shard.data, size) as draft:
             buffer = mmap.mmap(-1, expected["piece_bytes"])
             address = ctypes.addressof(ctypes.c_char.from_buffer(buffer))
             at = 0
@@ -179,16 +187,9 @@ def _carry_storages(source: Path, target: Path, shard: Shard, index: dict[str, A
                 if file.readinto(piece) != count or checksum(address, count) != wanted:
                     raise DamagedError(f"{file.name} is not what its index says, from byte {at} on")
                 draft.write(piece)
-                _begin_writing(draft.fileno(), at, count)
+                durable.begin_writing(draft.fileno(), at, count)
                 at += count
     return int(size)
-
-
-def _begin_writing(descriptor: int, at: int, count: int) -> None:
-    """Have the disk begin while we go on: there is less left to wait for at the end."""
-    function = getattr(ctypes.CDLL(None), "sync_file_range", None)
-    if function is not None:  # glibc's, on Linux; what it cannot do is only slower
-        function(descriptor, ctypes.c_int64(at), ctypes.c_int64(count), _BEGIN_WRITING)
 
 
 def _carry_own(source: Path, target: Path, index: dict[str, Any]) -> int:
@@ -197,7 +198,7 @@ def _carry_own(source: Path, target: Path, index: dict[str, Any]) -> int:
     for name, wanted in index["files"].items():
         path = target / own.FOLDER / name
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with (source / own.FOLDER / name).open("rb") as file, _draft(path, 0) as draft:
+        with (source / own.FOLDER / name).open("rb") as file, durable.draft(path, 0) as draft:
             checksum = 0
             while piece := file.read(checksums.PIECE_BYTES):
                 checksum = zlib.crc32(piece, checksum)
@@ -208,42 +209,15 @@ def _carry_own(source: Path, target: Path, index: dict[str, Any]) -> int:
     return size
 
 
-@contextlib.contextmanager
-def _draft(path: Path, size: int) -> Iterator[Any]:
-    """A file that is in its place when all of it is on the disk, and nowhere if it is not."""
-    draft = path.with_name(f".{path.name}.carried")
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
-    try:
-        with os.fdopen(os.open(draft, flags, 0o600), "wb", buffering=0) as file:
-            if size:
-                with contextlib.suppress(OSError):  # not every filesystem can; writing will tell
-                    os.posix_fallocate(file.fileno(), 0, size)
-            yield file
-            os.fsync(file.fileno())
-        draft.replace(path)
-    except BaseException:
-        draft.unlink(missing_ok=True)
-        raise
-
-
-def _forget_old(target: Path) -> None:
-    """All but the newest complete generations; what is newer than those is still being carried."""
-    kept = generations.complete(target)[-_KEPT:]
-    for generation in generations.generations(target):
-        if kept and generation < kept[0]:
-            shutil.rmtree(target / str(generation), ignore_errors=True)
+def _size(index: dict[str, Any], folder: Path) -> int:
+    """Of what is in its place already."""
+    if index["layout"] != own.LAYOUT:
+        return int(index["bytes"])
+    return sum((folder / own.FOLDER / name).stat().st_size for name in index["files"])
 
 
 def _content(index: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in index.items() if key not in ("format", "version")}
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 if __name__ == "__main__":

@@ -62,6 +62,11 @@ class Shard:
     def index(self) -> str:
         return f"rank-{self.rank}-of-{self.world_size}.json"
 
+    @property
+    def spilled(self) -> str:
+        """Empty, on the ramdisk: what belongs there was written to the shared filesystem."""
+        return f"rank-{self.rank}-of-{self.world_size}.spilled"
+
 
 def generations(root: Path) -> list[Generation]:
     """All that there are, oldest first, complete or not."""

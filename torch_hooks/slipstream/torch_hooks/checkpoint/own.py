@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import zlib
 from typing import TYPE_CHECKING
@@ -31,6 +32,13 @@ def begin(root: Path, generation: Generation) -> Path:
     root.mkdir(mode=0o700, exist_ok=True)
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     return folder
+
+
+def undo(root: Path, generation: Generation) -> None:
+    """What was begun could not be ended: give its room back."""
+    shutil.rmtree(root / str(generation) / FOLDER, ignore_errors=True)
+    with contextlib.suppress(OSError):
+        (root / str(generation)).rmdir()
 
 
 def commit(root: Path, generation: Generation, shard: Shard, program: str) -> None:

@@ -14,7 +14,9 @@ from pathlib import Path
 
 from slipstream.torch_hooks.checkpoint.errors import CheckpointError
 
-HUGE_PAGES, POPULATE_READ, POPULATE_WRITE = 14, 22, 23  # MADV_…, the last two since Linux 5.14
+POPULATE_WRITE = 23  # MADV_…, since Linux 5.14
+FLOOR_VARIABLE = "SLIPSTREAM_MEMORY_FLOOR_MIB"
+"""What the node is to keep free of its memory, whoever saves."""
 _MARGIN_BYTES = 64 << 20
 """What a job must have left beside its checkpoint."""
 
@@ -73,7 +75,10 @@ def _free_on_disk(folder: Path) -> int:
 def _available_memory() -> dict[str, int]:
     for line in _text(Path("/proc/meminfo")).splitlines():
         if line.startswith("MemAvailable:"):
-            return {"memory": int(line.split()[1]) << 10}
+            floor = os.environ.get(FLOOR_VARIABLE, "")
+            kept = int(floor) << 20 if floor.isdigit() else 0
+            what = f"memory above the floor of {floor} MiB" if kept else "memory"
+            return {what: max(0, (int(line.split()[1]) << 10) - kept)}
     return {}
 
 

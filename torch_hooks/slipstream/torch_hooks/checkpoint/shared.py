@@ -22,9 +22,9 @@ _LOOK_EVERY_S = 0.5
 def waited_for(durable: Path, tell: Callable[[str], None], patience_s: float = PATIENCE_S) -> bool:
     """Whether a job's folder <root>/<uid>/<name> could be seen by now, if there is one."""
     until_s = time.monotonic() + patience_s
-    if not _is_there(durable):
+    if not is_there(durable):
         tell(f"waits for the shared filesystem of {durable}")
-    while not _is_there(durable):
+    while not is_there(durable):
         if time.monotonic() >= until_s:
             tell(f"the shared filesystem of {durable} did not come within {patience_s:.0f} s")
             return False
@@ -32,7 +32,8 @@ def waited_for(durable: Path, tell: Callable[[str], None], patience_s: float = P
     return True
 
 
-def _is_there(durable: Path) -> bool:
+def is_there(durable: Path) -> bool:
+    """Whether a job's folder, or the root of all of them, can be seen."""
     try:
         if durable.exists():
             return True

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from slipstream.torch_hooks.checkpoint import checksums, generations
-from slipstream.torch_hooks.checkpoint.copying import copy
+from slipstream.torch_hooks.checkpoint.errors import CheckpointError
 from slipstream.torch_hooks.checkpoint.ramdisk import MappedFile
+from slipstream.torch_hooks.copying import copy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     import torch
 
     from slipstream.torch_hooks.checkpoint.generations import Generation, Shard
+    from slipstream.torch_hooks.checkpoint.spill import Spill
 
 _ALIGNMENT = 64
 _SPARE = ".spare"
@@ -48,6 +50,25 @@ class Snapshot:
             at += -(-storage.nbytes() // _ALIGNMENT) * _ALIGNMENT
         return places, max(at, _ALIGNMENT)
 
+    def index(
+        self, generation: Generation, shard: Shard, kind: str, sums: list[int]
+    ) -> dict[str, Any]:
+        """What is written beside the storages, with the checksums of their pieces."""
+        places, size = self.offsets()
+        return {
+            "restart": generation.restart,
+            "minibatches": generation.minibatches,
+            "rank": shard.rank,
+            "world_size": shard.world_size,
+            "layout": self.layout,
+            "boundaries": self.boundaries,
+            "program": self.program,
+            "bytes": size,
+            "checksum": {"kind": kind, "piece_bytes": checksums.PIECE_BYTES, "pieces": sums},
+            "storages": places,
+            "state": self.state,
+        }
+
 
 class Writer:
     """One rank's part in saving; used by the thread that trains.
@@ -58,6 +79,8 @@ class Writer:
         on_problem: told what could not be done in the background.
         restart: of the generations to be written; what is older may be damaged.
         restored: what the training went on from, if that is in the same place.
+        spill: where what finds no room is saved instead; None: it is not.
+        on_spill: told why it was.
     """
 
     def __init__(
@@ -68,16 +91,22 @@ class Writer:
         *,
         restart: int = 0,
         restored: Generation | None = None,
+        spill: Spill | None = None,
+        on_spill: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._root = root
         self._shard = shard
         self._on_problem = on_problem
         self._restart = restart
         self._restored = restored
+        self._spill = spill
+        self._on_spill = on_spill
+        self._spilled: Generation | None = None
+        """The last of this process that is on the shared filesystem."""
         self._files: list[tuple[Generation | None, MappedFile]] = []
         self._thread: threading.Thread | None = None
         self.ready = False
-        """Whether there is memory for a checkpoint."""
+        """Whether there is room for a checkpoint."""
 
     def prepare(self, size: int) -> None:
         """Have memory for a checkpoint of this size, in the background."""
@@ -89,7 +118,11 @@ class Writer:
         if (self._root / str(generation) / self._shard.index).exists():
             return  # it is the same state
         places, size = snapshot.offsets()
-        file = self._take(size)
+        try:
+            file = self._take(size)
+        except (CheckpointError, OSError) as error:
+            self._save_there(generation, snapshot, error)
+            return
         for storage, (offset, count) in zip(snapshot.storages, places):  # noqa: B905 (Python 3.9)
             _copy(storage, file, offset, count)
         self._in_background(lambda: self._complete(generation, snapshot, file))
@@ -116,9 +149,31 @@ class Writer:
         self.ready = False
         self._root.mkdir(mode=0o700, exist_ok=True)
         self._adopt()
-        if self._reusable(size) is None:
-            self._add(size)
+        self._have(size)
         self.ready = True
+
+    def _have(self, size: int) -> None:
+        """A file to copy into, so that nobody waits for memory; or room to do without."""
+        if self._reusable(size) is not None:
+            return
+        try:
+            self._add(size)
+        except (CheckpointError, OSError) as error:
+            if self._spill is None:
+                raise
+            self._spill.check(size)
+            self._on_spill(f"{error}: the next checkpoint goes to {self._spill.root}")
+
+    def _save_there(self, generation: Generation, snapshot: Snapshot, why: Exception) -> None:
+        """There is no room in memory: on the shared filesystem, while training waits."""
+        if self._spill is None:
+            raise why
+        try:
+            self._spill.write(generation, self._shard, snapshot)
+        except CheckpointError as error:
+            raise CheckpointError(f"{why}; {error}") from error
+        self._spilled = generation
+        self._on_spill(f"{why}: generation {generation} was written to {self._spill.root}")
 
     def _take(self, size: int) -> MappedFile:
         """A file that holds nothing anybody needs; from here on it holds nothing at all."""
@@ -134,7 +189,7 @@ class Writer:
         return file
 
     def _complete(self, generation: Generation, snapshot: Snapshot, file: MappedFile) -> None:
-        places, size = snapshot.offsets()
+        _, size = snapshot.offsets()
         kind, checksum, shortcoming = checksums.best()
         if shortcoming:
             self._on_problem(f"checksums take longer than they need to: {shortcoming}")
@@ -143,19 +198,7 @@ class Writer:
         folder.mkdir(mode=0o700, exist_ok=True)
         old_folder = file.path.parent
         file.path = file.path.replace(folder / self._shard.data)
-        content = {
-            "restart": generation.restart,
-            "minibatches": generation.minibatches,
-            "rank": self._shard.rank,
-            "world_size": self._shard.world_size,
-            "layout": snapshot.layout,
-            "boundaries": snapshot.boundaries,
-            "program": snapshot.program,
-            "bytes": size,
-            "checksum": {"kind": kind, "piece_bytes": checksums.PIECE_BYTES, "pieces": sums},
-            "storages": places,
-            "state": snapshot.state,
-        }
+        content = snapshot.index(generation, self._shard, kind, sums)
         generations.write_index(folder, self._shard, content)
         self._files[-1] = (generation, file)
         _remove_if_empty(old_folder)
@@ -163,12 +206,13 @@ class Writer:
             self._clear()
         self._adopt()
         self._forget_smaller_than(size, max(generations.complete(self._root)[-2:-1], default=None))
-        if self._reusable(size) is None:
-            self._add(size)  # the next one must not wait for memory either
+        self._have(size)  # the next one must not wait for memory either
 
     def _trusted(self) -> Generation | None:
         """What one would go on from now: written by this process, or read by it."""
         ours = [one for one in generations.complete(self._root) if one.restart >= self._restart]
+        if self._spilled and self._shard.world_size == 1:  # else others may not have done theirs
+            ours.append(self._spilled)
         return max(ours, default=self._restored)
 
     def _reusable(self, size: int) -> int | None:
