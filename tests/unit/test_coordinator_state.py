@@ -155,6 +155,7 @@ def test_an_event_says_who_sits_where() -> None:
         "node": "n1",
         "at_s": 5.0,
         "enforces": True,
+        "pairs": [],
         "gpus": [
             {
                 "index": 0,
