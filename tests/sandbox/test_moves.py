@@ -17,7 +17,8 @@ import pytest
 
 from run_rig import SCRIPT, alone, losses
 from sandbox.jobs import sbatch, wait_for
-from sandbox.trainings import slipstream, story, until, why
+from sandbox.trainings import seen as why
+from sandbox.trainings import slipstream, story, until
 from slipstream.sandbox import Sandbox, SandboxError, Shape
 from slipstream.sandbox.select_plugin import plugin_dir
 
