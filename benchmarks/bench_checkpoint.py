@@ -38,7 +38,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -46,7 +45,7 @@ import torch
 
 from slipstream.torch_hooks import testing
 from slipstream.torch_hooks.attach import CHECKPOINT_VARIABLE, RESTORE_VARIABLE
-from slipstream.torch_hooks.checkpoint.reader import fill_new
+from slipstream.torch_hooks.copying import Piece, copy_all
 from slipstream.torch_hooks.run import Run, session
 
 if TYPE_CHECKING:
@@ -62,7 +61,6 @@ RANKS: Final = (1, 2, 4)
 TRAINING: Final = """
 import torch
 from torch.utils.data import DataLoader, TensorDataset
-from slipstream.torch_hooks.checkpoint.reader import fill_new
 from slipstream.torch_hooks.run import session
 torch.set_num_threads(1)
 torch.manual_seed(1)
@@ -191,11 +189,16 @@ def _have_memory_at_hand(model: torch.nn.Module, copy_s: float) -> None:
     for number in range(20):
         began_s = time.perf_counter()
         had = [torch.empty_like(one).untyped_storage() for one in model.parameters()]
-        with ThreadPoolExecutor(os.cpu_count()) as threads:
-            for storage, source in zip(had, model.parameters(), strict=True):
-                threads.submit(fill_new, storage, source.data_ptr())
+        sources = [one.data_ptr() for one in model.parameters()]
+        copy_all(
+            [
+                Piece(storage.data_ptr(), source, storage.nbytes())
+                for storage, source in zip(had, sources, strict=True)
+            ],
+            fresh=True,
+        )
         took_s = time.perf_counter() - began_s
-        del had, storage
+        del had
         if took_s < copy_s and number:  # half as many bytes, and new
             return
 

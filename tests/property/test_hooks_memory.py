@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from slipstream.torch_hooks import device as devices
-from slipstream.torch_hooks import storages
+from slipstream.torch_hooks import storages, tier
 from slipstream.torch_hooks.memory import Memory
 from slipstream.torch_hooks.notes import Notes
 from slipstream.torch_hooks.parking import Parking
@@ -19,7 +19,7 @@ from slipstream.torch_hooks.spill import Spill
 from slipstream.torch_hooks.tier import Tier
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 pytestmark = pytest.mark.property
 
@@ -32,6 +32,14 @@ TURNS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "expand": lambda one: one[:1].expand(one.size()),
     "copy": lambda one: one.clone(),
 }
+
+
+@pytest.fixture(scope="module", autouse=True)
+def small_areas() -> Iterator[None]:
+    """Of host memory: slots come from several, and a new one is there at once."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tier, "_AREA_BYTES", tier.Area(1, pin=lambda _: False).nbytes)
+        yield
 
 
 @st.composite
@@ -51,8 +59,8 @@ def families(draw: st.DrawFn) -> list[torch.Tensor]:
     return tensors
 
 
-@settings(max_examples=60, deadline=None)
-@given(tensors=families(), times=st.integers(1, 3))
+@settings(max_examples=30, deadline=None)  # each looks through all objects of this process
+@given(tensors=families(), times=st.integers(1, 2))
 def test_whatever_is_parked_comes_back(tensors: list[torch.Tensor], times: int) -> None:
     """Values, shapes, strides, who shares with whom; while parked, nothing is on the device."""
     expected = [one.tolist() for one in tensors]
@@ -112,7 +120,8 @@ def test_what_was_saved_is_what_is_given_back(
             assert spill.unpack(handle).tolist() == expected
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=5, deadline=None)  # as above, several times
+@example(caps=[1 << 20, 5000, 0, 1])
 @given(caps=st.lists(st.integers(0, 1 << 20), min_size=1, max_size=5))
 def test_any_sequence_of_caps_learns_the_same(caps: list[int]) -> None:
     """With parking in between."""

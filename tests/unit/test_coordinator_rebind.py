@@ -128,6 +128,20 @@ def test_who_cannot_be_sent_is_said(
     assert asking.why_not_rebind(None, [page]) == "the job is not here"
 
 
+def test_a_job_of_which_one_rank_cannot_go_stays(tmp_path: Path) -> None:
+    """All or none: the others would wait for it for ever."""
+    pages = []
+    for rank, able in enumerate((Capability.REBINDABLE, Capability.RESTORABLE)):
+        page = blocks.create(tmp_path / str(rank), identity(), lease_until_ns=1 << 62)
+        claimed = hook_blocks.claim(str(page.path))
+        assert claimed
+        claimed.write(minibatches=4, phase=Phase.TRAINING, capabilities=able)
+        page.refresh()
+        pages.append(page)
+    seat = Seat(7, os.getuid(), Role.GUEST, "shared", "t", ("GPU-a",))
+    assert asking.why_not_rebind(seat, pages) == "not all of its processes can be begun anew"
+
+
 def test_nobody_is_sent_who_does_not_train(node: Coordinator) -> None:
     """The seat stays where it is."""
     assert node.rebind(7, ["GPU-b"]) == "none of its processes trains"

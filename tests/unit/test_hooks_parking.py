@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 import mmap
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,14 +13,14 @@ import pytest
 import torch
 
 from slipstream.torch_hooks import device as devices
-from slipstream.torch_hooks import host_memory, storages
+from slipstream.torch_hooks import host_memory, native_objects, storages
 from slipstream.torch_hooks.host_memory import Area, HostMemoryError
 from slipstream.torch_hooks.memory import Memory
 from slipstream.torch_hooks.notes import Notes
 from slipstream.torch_hooks.parking import Parking
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
 pytestmark = pytest.mark.unit
 
@@ -166,6 +167,37 @@ def test_tensors_without_memory_are_passed_over() -> None:
     assert parking.fill(device)
 
 
+def test_tensors_are_the_same_whoever_looks_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Native code finds what Python would; also more of them than it has room for at first."""
+
+    class Odd(torch.Tensor):
+        """Of a class that comes late."""
+
+    many = [torch.empty(1) for _ in range(5000)]
+    odd = torch.ones(3).as_subclass(Odd)
+    natively = {id(one) for one in storages.instances(torch.Tensor)}
+    assert {id(one) for one in (*many, odd)} <= natively
+    monkeypatch.setattr(native_objects, "of_types", lambda *_: None)
+    assert {id(one) for one in storages.instances(torch.Tensor)} == natively
+    assert {id(one) for one in storages.instances(Odd)} == {id(odd)}
+
+
+def test_what_the_collector_was_told_to_leave_alone_is_parked_too() -> None:
+    """Programs call gc.freeze() for speed; their model is on the device all the same."""
+    tensor = torch.ones(1000)
+    parking, device = Parking(), devices.Cpu()
+    gc.freeze()
+    try:
+        frozen = gc.get_freeze_count()
+        parking.empty(device)
+        assert tensor.untyped_storage().nbytes() == 0
+        assert parking.fill(device)
+        assert gc.get_freeze_count() >= frozen // 2, "it is left alone as before"
+    finally:
+        gc.unfreeze()
+    assert torch.equal(tensor, torch.ones(1000))
+
+
 def test_a_class_of_the_users_is_parked_like_any_tensor() -> None:
     """Parameters are one; a subclass in a script is another."""
 
@@ -199,9 +231,10 @@ def test_an_interrupt_half_way_out_loses_nothing(monkeypatch: pytest.MonkeyPatch
     tensors = [torch.full((100,), value) for value in range(6)]
 
     class Struck(devices.Cpu):
-        """Interrupted at one of its copies."""
+        """Interrupted at one of its copies, which it makes one by one, as CUDA does."""
 
         left = 0
+        copy_all = devices.Device.copy_all
 
         def copy(self, destination: torch.Tensor, source: torch.Tensor) -> None:
             self.left -= 1
@@ -209,7 +242,8 @@ def test_an_interrupt_half_way_out_loses_nothing(monkeypatch: pytest.MonkeyPatch
                 raise KeyboardInterrupt
             super().copy(destination, source)
 
-    for after in (1, 2, 5):
+    count = len(storages.alive(devices.Cpu().holds).movable)
+    for after in (1, 2, 5, count + 1, count + 3):  # the last two on the way back
         device = Struck()
         device.left = after
         monkeypatch.setattr(devices, "current", lambda device=device: device)
@@ -217,6 +251,33 @@ def test_an_interrupt_half_way_out_loses_nothing(monkeypatch: pytest.MonkeyPatch
             Memory(Notes("")).park(lambda _: None)
         for value, tensor in enumerate(tensors):
             assert torch.equal(tensor, torch.full((100,), value))
+
+
+def test_a_neighbour_that_is_faster_gets_the_memory() -> None:
+    """Out of memory half-way back: all that was grown is given up, nothing is lost."""
+
+    class Taken(devices.Cpu):
+        """Has no memory left for the second of its copies back, the first time."""
+
+        is_taken = True
+
+        def copy_all(
+            self, pairs: Sequence[tuple[torch.Tensor, torch.Tensor]], *, fresh: bool = False
+        ) -> None:
+            if fresh and self.is_taken:
+                self.is_taken = False
+                super().copy_all(pairs[:1], fresh=True)
+                raise torch.cuda.OutOfMemoryError
+            super().copy_all(pairs, fresh=fresh)
+
+    tensors = [torch.full((1000,), value) for value in range(4)]
+    parking, device = Parking(), Taken()
+    parking.empty(device)
+    assert not parking.fill(device)
+    assert all(not one.untyped_storage().nbytes() for one in tensors)
+    assert parking.fill(device)
+    for value, tensor in enumerate(tensors):
+        assert torch.equal(tensor, torch.full((1000,), value))
 
 
 def test_without_room_on_the_host_it_keeps_its_memory(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,6 +27,7 @@ for _ in range(5):
     learned.sum().backward()
     optimizer.step()
 """
+WATCHERS = "import sys; print(sum(type(one).__name__ == '_Watcher' for one in sys.meta_path))"
 LOADED = "import sys; print([name for name in sys.modules if 'slipstream' in name])"
 
 
@@ -60,20 +61,24 @@ def ran(python: Path, program: str, *words: str, **variables: str) -> str:
 
 
 @pytest.mark.parametrize("words", [(), ("-I",), ("-E",)])
-def test_a_python_that_takes_no_pythonpath_is_attached(
+def test_a_python_that_takes_no_pythonpath_waits_for_torch(
     python: Path, page: blocks.Block, words: tuple[str, ...]
 ) -> None:
     """What -I and -E switch off with PYTHONPATH stays on with the file."""
-    ran(python, TRAIN, *words, SLIPSTREAM_CONTROL=str(page.path))
+    assert ran(python, WATCHERS, *words, SLIPSTREAM_CONTROL=str(page.path)) == "1\n"
+
+
+def test_a_training_without_pythonpath_is_attached(python: Path, page: blocks.Block) -> None:
+    """Under -I, which ignores most of what could attach it otherwise."""
+    ran(python, TRAIN, "-I", SLIPSTREAM_CONTROL=str(page.path))
     page.refresh()
     assert (page.progress.minibatches, page.progress.phase) == (5, Phase.ENDED)
 
 
 def test_with_both_forms_torch_is_waited_for_once(python: Path, page: blocks.Block) -> None:
     """A boundary is counted once, and nothing is left on the import path's finders."""
-    program = "import sys; print(sum(type(one).__name__ == '_Watcher' for one in sys.meta_path))"
     both = {"PYTHONPATH": str(INJECT), "SLIPSTREAM_CONTROL": str(page.path)}
-    assert ran(python, program, **both) == "1\n"
+    assert ran(python, WATCHERS, **both) == "1\n"
     ran(python, TRAIN, **both)
     page.refresh()
     assert page.progress.minibatches == 5
@@ -85,8 +90,9 @@ def test_outside_of_our_jobs_nothing_is_loaded(python: Path) -> None:
 
 
 def test_the_switch_counts_here_too(python: Path, page: blocks.Block) -> None:
-    """SLIPSTREAM_HOOKS=0: the page stays as it was."""
-    ran(python, TRAIN, SLIPSTREAM_HOOKS="0", SLIPSTREAM_CONTROL=str(page.path))
+    """SLIPSTREAM_HOOKS=0: nothing waits for torch, and the page stays as it was."""
+    off = {"SLIPSTREAM_HOOKS": "0", "SLIPSTREAM_CONTROL": str(page.path)}
+    assert ran(python, WATCHERS, **off) == "0\n"
     page.refresh()
     assert page.progress.phase == Phase.UNCLAIMED
 

@@ -13,7 +13,7 @@ import pytest
 from slipstream.torch_hooks.checkpoint import generations
 from slipstream.torch_hooks.checkpoint.generations import Generation, Shard
 from slipstream.torch_hooks.testing import Trial
-from slipstream.wire.control_block import Directive, Request
+from slipstream.wire.control_block import Capability, Directive, Request
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -67,6 +67,10 @@ def saved(folder: Path, ranks: int, *, at: int, kind: str = "replicated") -> Pat
         trials[0].wait_for(lambda: bool(generations.complete(root)))
         assert generations.complete(root) == [Generation(0, at)]
         assert generations.world_size(root, Generation(0, at)) == ranks
+        for trial in trials:
+            able = trial.progress.capabilities
+            assert able & Capability.RESTORABLE, trial.told()
+            assert not able & Capability.REBINDABLE, "they would have to meet anew"
     return root
 
 

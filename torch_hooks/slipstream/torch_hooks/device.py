@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Protocol
 
 import torch
 
-from slipstream.torch_hooks import host_memory, occupancy_context
+from slipstream.torch_hooks import copying, host_memory, occupancy_context
 from slipstream.torch_hooks.occupancy_errors import OutOfMemoryError
 from slipstream.torch_hooks.rate import CHUNK_BYTES, Rate
 from slipstream.wire.gpu_state import COPY, TO_HOST
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from torch import Tensor, UntypedStorage
 
@@ -55,6 +55,15 @@ class Device:
     def copy(self, destination: Tensor, source: Tensor) -> None:
         """Copy bytes to or from it, no faster than its neighbours can bear."""
         destination.copy_(source)
+
+    def copy_all(self, pairs: Sequence[tuple[Tensor, Tensor]], *, fresh: bool = False) -> None:
+        """The same for many: bytes of the second into the first of each.
+
+        `fresh`: the first were just allocated.
+        """
+        del fresh
+        for destination, source in pairs:
+            self.copy(destination, source)
 
     def prepare(self, storage: UntypedStorage) -> None:
         """A storage that was just allocated is about to be filled."""
@@ -138,6 +147,14 @@ class Cpu(Device):
             self._libc.madvise(
                 ctypes.c_void_p(first), ctypes.c_size_t(length), ctypes.c_int(mmap.MADV_HUGEPAGE)
             )
+
+    def copy_all(self, pairs: Sequence[tuple[Tensor, Tensor]], *, fresh: bool = False) -> None:
+        """On several processors, and what is fresh on huge pages."""
+        pieces = [
+            copying.Piece(destination.data_ptr(), source.data_ptr(), source.numel())
+            for destination, source in pairs
+        ]
+        copying.copy_all(pieces, fresh=fresh)
 
     def release_caches(self) -> None:
         """Have malloc give back what it keeps of freed memory."""

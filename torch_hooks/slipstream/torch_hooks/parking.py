@@ -36,13 +36,11 @@ class Parking:
         device.synchronize()
         found = storages.alive(device.holds)
         area = self._area_for(sum(aligned(one.nbytes()) for one in found.movable), device)
-        begin = 0
-        for storage in found.movable:
-            host = area.bytes[begin : begin + storage.nbytes()]
-            device.copy(host, storages.raw(storage))
+        leaving = _places(found.movable, area)
+        device.copy_all([(host, storages.raw(storage)) for storage, host in leaving])
+        for storage, host in leaving:
             self._away.append((storage, host))
             storage.resize_(0)
-            begin += aligned(host.numel())
         device.release_caches()
         device.leave()
         return found.stuck_bytes
@@ -62,19 +60,19 @@ class Parking:
         try:
             self.fill_tensors(device)
         except torch.cuda.OutOfMemoryError:  # a neighbour was faster
+            for storage, _ in self._away:
+                storage.resize_(0)
             device.release_caches()
             return False
         return True
 
     def fill_tensors(self, device: Device) -> None:
         """Bring the tensors back, whatever else there is room for."""
-        while self._away:
-            storage, host = self._away[-1]
+        for storage, host in self._away:
             storage.resize_(host.numel())
-            device.prepare(storage)
-            device.copy(storages.raw(storage), host)
-            self._away.pop()
+        device.copy_all([(storages.raw(one), host) for one, host in self._away], fresh=True)
         device.synchronize()
+        self._away.clear()
         if self._area:
             self._area.offer()
 
@@ -83,3 +81,14 @@ class Parking:
             self._area = None  # first: there may be no room for both
             self._area = Area(nbytes, pin=device.pin)
         return self._area
+
+
+def _places(leaving: list[UntypedStorage], area: Area) -> list[tuple[UntypedStorage, Tensor]]:
+    """Each with its place in host memory."""
+    places = []
+    begin = 0
+    for storage in leaving:
+        host = area.bytes[begin : begin + storage.nbytes()]
+        places.append((storage, host))
+        begin += aligned(host.numel())
+    return places

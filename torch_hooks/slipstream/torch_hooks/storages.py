@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 import torch
 
+from slipstream.torch_hooks import native_objects
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
 
 
 T = TypeVar("T")
+_FROZEN_AT_START = 1000
+"""Python 3.12 freezes some hundred objects of its own, none of them a tensor."""
 
 
 @dataclass(frozen=True)
@@ -92,8 +96,23 @@ def instances(kind: type[T]) -> Iterator[T]:
     while fresh:
         fresh = [child for parent in fresh for child in type.__subclasses__(parent)]
         kinds.update(fresh)
+    things = _all_objects()
+    found = native_objects.of_types(things, kinds)
+    if found is not None:
+        return (things[at] for at in found)
     # By type, not isinstance: that would ask each object for its class, and run the user's code.
-    return (thing for thing in gc.get_objects() if type(thing) in kinds)
+    return (thing for thing in things if type(thing) in kinds)
+
+
+def _all_objects() -> list[object]:
+    """All that the collector knows, also what the program told it to leave alone."""
+    if gc.get_freeze_count() <= _FROZEN_AT_START:
+        return gc.get_objects()
+    gc.unfreeze()
+    try:
+        return gc.get_objects()
+    finally:
+        gc.freeze()  # what is young goes along: there is no other way back
 
 
 def storage_of(tensor: Tensor) -> UntypedStorage | None:

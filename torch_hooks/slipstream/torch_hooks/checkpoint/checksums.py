@@ -5,13 +5,16 @@ from __future__ import annotations
 
 import ctypes
 import zlib
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
-from slipstream.torch_hooks import native
+from slipstream.torch_hooks import copying, native
 from slipstream.torch_hooks.checkpoint.errors import CheckpointError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
+
+    from slipstream.torch_hooks.copying import Piece
 
     Checksum = Callable[[int, int], int]
     """Given an address and how many bytes, their checksum."""
@@ -44,6 +47,16 @@ def named(kind: str) -> Checksum:
 def pieces(address: int, size: int, piece_bytes: int = PIECE_BYTES) -> list[tuple[int, int]]:
     """Memory in pieces, as addresses and sizes."""
     return [(address + at, min(piece_bytes, size - at)) for at in range(0, size, piece_bytes)]
+
+
+def of_copied(kind: str, areas: Sequence[tuple[int, int]], copies: Sequence[Piece]) -> list[int]:
+    """Of each area, side by side as they are, while copies from them to new memory are made."""
+    checksum = named(kind)
+    if kind == CRC32C:
+        return copying.checked_copies(areas, copies)
+    copying.copy_all(copies, fresh=True)
+    with ThreadPoolExecutor(copying.threads()) as threads:
+        return list(threads.map(lambda area: checksum(*area), areas))
 
 
 def _crc32c() -> Checksum:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from slipstream.torch_hooks.checkpoint.errors import CheckpointError
 
-HUGE_PAGES, POPULATE_READ, POPULATE_WRITE = 14, 22, 23  # MADV_…, the last two since Linux 5.14
+POPULATE_WRITE = 23  # MADV_…, since Linux 5.14
 FLOOR_VARIABLE = "SLIPSTREAM_MEMORY_FLOOR_MIB"
 """What the node is to keep free of its memory, whoever saves."""
 _MARGIN_BYTES = 64 << 20

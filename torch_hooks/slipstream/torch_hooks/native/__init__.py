@@ -57,6 +57,9 @@ def load() -> ctypes.CDLL:
         function.restype = ctypes.c_uint32
     library.slip_copy.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
     library.slip_copy.restype = None
+    for function in (library.slip_copy_all, library.slip_check_all):
+        function.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_uint)
+        function.restype = None
     _test(library, path)
     return library
 

@@ -6,6 +6,8 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "copy.h"
+
 #ifdef __x86_64__
 #include <immintrin.h>
 
