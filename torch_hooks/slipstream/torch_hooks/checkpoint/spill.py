@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from slipstream.torch_hooks.checkpoint import checksums, durable, generations, shared
-from slipstream.torch_hooks.checkpoint.copying import copy
 from slipstream.torch_hooks.checkpoint.errors import CheckpointError
+from slipstream.torch_hooks.copying import copy
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
