@@ -68,17 +68,12 @@ def training(box: Sandbox, job: str) -> tuple[str, int]:
 def test_two_that_hurt_each_other_take_turns(
     box: Sandbox, tmp_path: Path, eventually: Eventually
 ) -> None:
-    """Packing is undone: one trains, the other is parked, and both get on by turns.
-
-    Who comes later and is of their family is not put beside them.
-    """
+    """Packing is undone: one trains, the other is parked, and both get on by turns."""
     jobs = two(box, tmp_path, HURTS)
     assert "they take turns" in story(box, jobs[0])
     assert eventually(lambda: "taken_apart" in {training(box, job)[0] for job in jobs})
     before = {job: training(box, job)[1] for job in jobs}
     assert eventually(lambda: all(training(box, job)[1] > before[job] for job in jobs))
-    third = sbatch(box, tmp_path / "three", OURS, "--gres=gpu:1", f"--job-name={tmp_path.name}")
-    assert eventually(lambda: why(box, third).get("reason") == "no_guest_seat")
 
 
 def test_two_that_do_not_stay_together(box: Sandbox, tmp_path: Path) -> None:

@@ -323,10 +323,7 @@ class Coordinator:
         return ""
 
     def publish_closed_gpus(self) -> None:
-        """For the static table: where no guest may be put while nobody answers.
-
-        And for dcgm-exporter: whose GPUs they are.
-        """
+        """For the static table: where no guest may be put; for dcgm-exporter: whose they are."""
         shut = {uuid for uuid, owner in self.owned.items() if not owner.takes_guests}
         self._closed.publish(one.index for one in self.window.latest() if one.uuid in shut)
         self._job_map.publish(self.window.latest(), self.seats, self.owned)
