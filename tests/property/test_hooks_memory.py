@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from slipstream.torch_hooks import device as devices
 from slipstream.torch_hooks import storages, tier
+from slipstream.torch_hooks.copying import HUGE_PAGE_BYTES
 from slipstream.torch_hooks.memory import Memory
 from slipstream.torch_hooks.notes import Notes
 from slipstream.torch_hooks.parking import Parking
@@ -38,7 +39,7 @@ TURNS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 def small_areas() -> Iterator[None]:
     """Of host memory: slots come from several, and a new one is there at once."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tier, "_AREA_BYTES", tier.Area(1, pin=lambda _: False).nbytes)
+        patch.setattr(tier, "_AREA_BYTES", HUGE_PAGE_BYTES)
         yield
 
 

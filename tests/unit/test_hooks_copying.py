@@ -138,11 +138,11 @@ def test_huge_pages_that_are_asked_for_hold_nothing_but_targets(
         assert begin % 4096 == end % 4096 == 0
         inside = [one for one in pieces if begin <= one.target < end]
         gaps = [
-            later.target - (sooner.target + sooner.count)
+            later.target - (sooner.target + sooner.nbytes)
             for sooner, later in itertools.pairwise(inside)
         ]
         assert all(gap < 2 * 4096 for gap in gaps), "no whole page of anybody else's"
     assert all(
-        any(begin <= one.target and one.target + one.count <= end for begin, end in ranges)
+        any(begin <= one.target and one.target + one.nbytes <= end for begin, end in ranges)
         for one in pieces
     )

@@ -30,7 +30,7 @@ class Piece(NamedTuple):
 
     target: int
     source: int
-    count: int
+    nbytes: int
 
 
 class _Piece(ctypes.Structure):
@@ -72,7 +72,7 @@ def copy_all(pieces: Sequence[Piece], *, fresh: bool = False) -> None:
             copy(*piece)
         return
     blocks = _table(pieces, huge)
-    total = sum(piece.count for piece in pieces)
+    total = sum(piece.nbytes for piece in pieces)
     library.slip_copy_all(blocks, len(blocks), threads() if total >= _WORTH_THREADS_BYTES else 1)
 
 
@@ -113,10 +113,10 @@ def _split(areas: Iterable[tuple[int, int]], pieces: Iterable[Piece]) -> list[li
         part = []
         while rest and rest[-1].source < begin + count:
             piece = rest.pop()
-            here = min(piece.count, begin + count - piece.source)
-            part.append(piece._replace(count=here))
-            if here < piece.count:
-                rest.append(Piece(piece.target + here, piece.source + here, piece.count - here))
+            here = min(piece.nbytes, begin + count - piece.source)
+            part.append(piece._replace(nbytes=here))
+            if here < piece.nbytes:
+                rest.append(Piece(piece.target + here, piece.source + here, piece.nbytes - here))
         parts.append(part)
     return parts
 
@@ -134,10 +134,10 @@ def _table(pieces: Iterable[Piece], huge: frozenset[int]) -> ctypes.Array[_Piece
 def _blocks(piece: Piece) -> Iterator[tuple[int, Piece]]:
     """Each with the place where its huge page begins."""
     at = 0
-    while at < piece.count:
+    while at < piece.nbytes:
         target = piece.target + at
         page = target // HUGE_PAGE_BYTES * HUGE_PAGE_BYTES
-        count = min(piece.count - at, page + HUGE_PAGE_BYTES - target)
+        count = min(piece.nbytes - at, page + HUGE_PAGE_BYTES - target)
         yield page, Piece(target, piece.source + at, count)
         at += count
 
@@ -145,7 +145,7 @@ def _blocks(piece: Piece) -> Iterator[tuple[int, Piece]]:
 def _ask_for_huge_pages(pieces: Sequence[Piece]) -> frozenset[int]:
     """Ask for them; returns where those begin in which there is nothing but the targets."""
     libc = ctypes.CDLL(None)
-    pages = set()
+    pages: set[int] = set()
     for begin, end in _ranges(pieces):
         first = -(-begin // HUGE_PAGE_BYTES) * HUGE_PAGE_BYTES
         if first + HUGE_PAGE_BYTES > end:
@@ -161,7 +161,7 @@ def _ranges(pieces: Sequence[Piece]) -> Iterator[tuple[int, int]]:
     begin = end = 0
     for piece in sorted(pieces):
         first = piece.target // mmap.PAGESIZE * mmap.PAGESIZE
-        last = -(-(piece.target + piece.count) // mmap.PAGESIZE) * mmap.PAGESIZE
+        last = -(-(piece.target + piece.nbytes) // mmap.PAGESIZE) * mmap.PAGESIZE
         if first > end:
             if end:
                 yield begin, end

@@ -143,7 +143,7 @@ class Cpu(Device):
         """Ask for huge pages: filling small ones takes several times as long as the copy."""
         first = -(-storage.data_ptr() // mmap.PAGESIZE) * mmap.PAGESIZE
         length = (storage.data_ptr() + storage.nbytes() - first) // mmap.PAGESIZE * mmap.PAGESIZE
-        if length >= host_memory.HUGE_PAGE_BYTES:
+        if length >= copying.HUGE_PAGE_BYTES:
             self._libc.madvise(
                 ctypes.c_void_p(first), ctypes.c_size_t(length), ctypes.c_int(mmap.MADV_HUGEPAGE)
             )

@@ -17,13 +17,14 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from slipstream.torch_hooks.copying import HUGE_PAGE_BYTES
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from torch import Tensor
 
 ALIGNMENT = 64
-HUGE_PAGE_BYTES = 2 << 20
 _POPULATE_WRITE = 23  # Linux 5.14; Python has no name for it
 _SPARE_BYTES = 64 << 20
 """What a parking leaves to the program: it has to go on breathing."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import gc
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
@@ -104,7 +104,7 @@ def instances(kind: type[T]) -> Iterator[T]:
     return (thing for thing in things if type(thing) in kinds)
 
 
-def _all_objects() -> list[object]:
+def _all_objects() -> list[Any]:
     """All that the collector knows, also what the program told it to leave alone."""
     if gc.get_freeze_count() <= _FROZEN_AT_START:
         return gc.get_objects()

@@ -2,11 +2,11 @@
 /* A copy that passes the caches by, whatever its size. The C library's does so only for what is
  * larger than most of the last cache, which a model's single tensors are not; a copy through the
  * caches reads its target first, and throws out of them what the training had there. */
+#include "copy.h"
+
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
-
-#include "copy.h"
 
 #ifdef __x86_64__
 #include <immintrin.h>
