@@ -7,6 +7,8 @@ import subprocess
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
+import pytest
+
 from docker.containers import Container
 
 if TYPE_CHECKING:
@@ -54,7 +56,10 @@ def with_package(image: str, generation: str, *argv: str) -> Iterator[Container]
             f"docker cp - {one.id}:/opt"
         )
         subprocess.run(("bash", "-c", f"set -o pipefail; {copy}"), check=True)
-        one.shell("mv /opt/slipstream /opt/package")
+        moved = one.done("mv", "/opt/slipstream", "/opt/package")
+        if "is not running" in moved.stderr:
+            pytest.skip(f"{argv[-1]} ends at once in a container of this engine")
+        assert moved.returncode == 0, moved.stderr
         yield one
     finally:
         subprocess.run(("docker", "rm", "--force", one.id), capture_output=True, check=False)
