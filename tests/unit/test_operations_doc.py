@@ -19,7 +19,7 @@ TEXT = (Path(__file__).parents[2] / "docs" / "operations.md").read_text()
 
 def rows(title: str) -> dict[str, str]:
     """The rows of the table below a title, by their first column."""
-    part = TEXT.partition(f"## {title}\n")[2].partition("\n## ")[0]
+    part = re.split(r"\n###? ", TEXT.partition(f"## {title}\n")[2])[0]
     cells = [line.split("|")[1:] for line in part.splitlines() if line.startswith("| `")]
     return {row[0].strip(" `"): "|".join(row[1:]) for row in cells}
 
