@@ -35,8 +35,8 @@ def host(generation: str) -> Iterator[Container]:
     with with_package(f"slipstream-slurm:{generation}", generation, "--init", SINGLE) as one:
         eventually(lambda: idle(one))
         one.shell(f"{INSTALL} ansible-core python3-apt")
-        subprocess.run(("docker", "cp", str(ROLE), f"{one.id}:/root/ansible"), check=True)
-        one.shell(f"cat > /root/ansible/inventory <<'END'\n{INVENTORY}END")
+        subprocess.run(("docker", "cp", str(ROLE), f"{one.id}:/srv/ansible"), check=True)
+        one.shell(f"cat > /srv/ansible/inventory <<'END'\n{INVENTORY}END")
         yield one
 
 
@@ -44,7 +44,7 @@ def played(one: Container, *words: str) -> int:
     """How many tasks changed something in a play that worked."""
     more = " ".join(f"-e {word}" for word in ("slipstream_services=false", *words))
     said = one.shell(
-        "cd /root/ansible && ANSIBLE_ROLES_PATH=roles LC_ALL=C.UTF-8 ansible-playbook -i inventory "
+        "cd /srv/ansible && ANSIBLE_ROLES_PATH=roles LC_ALL=C.UTF-8 ansible-playbook -i inventory "
         f"site.yml -e ansible_become=false -e slipstream_deb=$(ls /opt/package/*.deb) {more}"
     )
     found = re.search(r"here +: ok=\d+ +changed=(\d+) +unreachable=0 +failed=0", said)
