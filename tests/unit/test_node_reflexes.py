@@ -63,6 +63,19 @@ def test_when_the_owner_is_stable_guests_get_memory_and_then_compute_in_steps() 
     assert all(later <= 2 * before + 1 for before, later in pairwise(rises[1:]))
 
 
+def test_while_the_owner_feels_nothing_each_step_is_twice_the_last() -> None:
+    """And half as much again while it feels a little, but not too much."""
+    unfelt = World(cost=idle_part(100)).gpus("a")
+    felt = World(cost=lambda share: 0.02 if share else 0.0).gpus("a")
+    for world in (unfelt, felt):
+        world.arrive(owner(1))
+        world.run(3)
+        world.arrive(guest(2))
+        world.run(10)
+    assert shares_of(unfelt, 2)[:6] == [1, 2, 4, 8, 16, 32]
+    assert shares_of(felt, 2)[:6] == [1, 2, 3, 5, 7, 11]  # of 1, 1.5, 2.25 … whole percents
+
+
 def test_memory_that_is_known_to_fit_is_left_to_guests_when_an_owner_arrives() -> None:
     """Nothing is moved about for an owner that is expected to need little."""
     world = World().gpus("a")
