@@ -40,6 +40,9 @@ class Member:
     """When its turn ends, or when it must have parked."""
     asked_at_s: float = 0.0
     late_s: float = 0.0
+    """What its last turn was too long: the next one is so much shorter, and charged in full."""
+    began_at_s: float = 0.0
+    """Its last turn: of those who had the same, whoever waits longest is next."""
     minibatches: int = 0
     is_new: bool = True
     is_kept: bool = False
@@ -70,5 +73,4 @@ class Member:
     @property
     def had(self) -> float:
         """What it had for its weight: whoever has least is next."""
-        late_s = self.late_s if self.turn is Turn.RUNNING else 0.0  # it will be late again
-        return (self.served_s + late_s) / self.job.weight
+        return self.served_s / self.job.weight

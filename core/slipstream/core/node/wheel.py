@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The turn wheel: shared jobs that want the same GPU have it in turns, by weight.
 
-Whoever had least for its weight is next. Turns are charged as they were, lateness included, and a
-late job's next turn is shorter. Where the memory of two fits, the next one comes back before its
-turn, and the one before it leaves during it: nobody waits for copies. A new job's first
-mini-batches come first. A job of lower priority has no turn while one of higher priority wants the
-GPU. Jobs with several GPUs have all or none: while there are any, all turns of the node end
-together.
+Whoever had least for its weight is next, and of those who had the same, whoever waits longest. A
+late job's next turn is shorter, and then it has paid: equal jobs keep their order for ever. Time in
+which a job could not have trained (before it came, while it loaded) is not owed to it. Where the
+memory of two fits, the next one comes back before its turn, and the one before it leaves during it:
+nobody waits for copies. A new job's first mini-batches come first. A job of lower priority has no
+turn while one of higher priority wants the GPU. Jobs with several GPUs have all or none: while
+there are any, all turns of the node end together.
 """
 
 from __future__ import annotations
@@ -46,26 +47,32 @@ class Wheel:
         if known:
             known.job = job
             return
-        least = self._least(at_s)
         self._arrivals += 1
         self.members[job.job_id] = Member(
             job=job,
             turn=Turn.WAITING,
             ready=False,
             why_turns=why,
-            served_s=least * job.weight,
             since=self._arrivals,
         )
+        self._owe_nothing(self.members[job.job_id], at_s)
 
     def order(self, job_id: int, at_s: float, *, away: bool) -> None:
         """An operator takes a job off the wheel, or puts it back: as one that has just come."""
         member = self.members[job_id]
         if not away:
-            member.served_s = max(member.served_s, self._least(at_s) * member.job.weight)
+            self._owe_nothing(member, at_s)
         member.ordered_away = away
 
-    def _least(self, at_s: float) -> float:
-        return min((self._had(one, at_s) for one in self._in_it()), default=0.0)
+    def _owe_nothing(self, member: Member, at_s: float) -> None:
+        """It has no claim to what others had while it could not have trained."""
+        gpus = set(member.job.gpus)
+        peers = [
+            one for one in self._in_it() if one is not member and not gpus.isdisjoint(one.job.gpus)
+        ]
+        there = [one for one in peers if one.ready] or peers
+        least = min((self._had(one, at_s) for one in there), default=0.0)
+        member.served_s = max(member.served_s, least * member.job.weight)
 
     def remove(self, job_id: int) -> None:
         """It has ended."""
@@ -79,12 +86,14 @@ class Wheel:
         away = told.standing is Standing.PARKED
         ready = away or told.standing is not Standing.LOADING
         if ready and not member.ready:
+            self._owe_nothing(member, told.at_s)
             member.ready, changed = True, True
         still = told.standing is Standing.STILL
         if (away or still) and member.turn is Turn.PARKING and not member.has_stopped:
             self._charge(member, told.at_s)
             member.has_stopped = changed = True
-            member.late_s = told.at_s - member.asked_at_s
+            member.late_s = max(0.0, told.at_s - member.asked_at_s)
+            member.served_s -= member.late_s
         if away and member.turn is Turn.PARKING:
             member.turn = Turn.WAITING
             changed = True
@@ -125,11 +134,13 @@ class Wheel:
             elif self._is_overdue(member, at_s):
                 commands.append(self._give_up(member, at_s))
         chosen = self._chosen(at_s)
-        for member in self._in_order():
-            if member.job.job_id not in chosen:
-                commands += self._end(member, at_s)
+        others = [one for one in self._in_order() if one.job.job_id not in chosen]
+        for member in others:
+            commands += self._end(member, at_s)
         for job_id in chosen:
             commands += self._begin(self.members[job_id], at_s)
+        for member in others:  # whoever came back for a turn that another has just begun
+            commands += self._end(member, at_s)
         return commands + self._called_back(at_s, fits)
 
     def wakes_at_s(self) -> float | None:
@@ -190,7 +201,8 @@ class Wheel:
             not (within and one.is_kept),
             not new,
             not within,
-            one.since if new else one.had + more_s / one.job.weight,
+            one.since if new else round(one.had + more_s / one.job.weight, 3),
+            one.began_at_s,
             one.job.job_id,  # the number settles ties
         )
 
@@ -214,7 +226,7 @@ class Wheel:
         job = member.job
         if member.turn is Turn.RUNNING:
             member.turn = Turn.PARKING
-            member.asked_at_s = at_s
+            member.asked_at_s = min(at_s, member.ends_at_s)
             member.ends_at_s = at_s + self.rules.park_wait_s
             member.has_stopped = False
         elif member.turn is Turn.PARKING or (
@@ -242,8 +254,10 @@ class Wheel:
         for gpu in job.gpus:
             self._passed[gpu] = self._passed.get(gpu, 0) + 1 if member.is_new and waited else 0
         member.turn = Turn.RUNNING
-        member.charged_at_s = at_s
+        member.began_at_s = member.charged_at_s = at_s
         member.ends_at_s = self._turn_ends_s(member, at_s)
+        member.served_s += member.late_s
+        member.late_s = 0.0
         member.returns = member.is_back = member.next_is_called = False
         member.reason = NodeReason.FIRST_MINIBATCHES if member.is_new else NodeReason.TURN
         if not job.leads:
