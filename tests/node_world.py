@@ -58,6 +58,11 @@ def shared(job_id: int, *gpus: str, weight: int = 1, priority: int = 0) -> NodeJ
     )
 
 
+def jain(values: list[float]) -> float:
+    """How just it is: 1 if all are equal."""
+    return sum(values) ** 2 / (len(values) * sum(one * one for one in values))
+
+
 @dataclass
 class Body:
     """A job as it really is."""
@@ -70,6 +75,8 @@ class Body:
     """How long it takes to its last boundary, once asked to park,"""
     copy_s: float = 0.0
     """and then off the GPU, or back onto it."""
+    imports_s: float = 0.0
+    """Of its loading: before it looks at what it is asked."""
     loading_s: float = 0.0
     share_pct: int = 100
     cap_mib: int = 0
@@ -114,6 +121,7 @@ class World:
         """A job takes its seat."""
         body = self.bodies[job.job_id] = Body(job, boundary_s=self.now_s, **how)  # type: ignore[arg-type]  # numbers of either kind
         body.loading_s += self.now_s
+        body.imports_s += self.now_s
         self.tell(JobArrived(self.now_s, job))
         return body
 
@@ -238,4 +246,5 @@ class World:
             away_s=body.away_s,
             memory_mib=body.memory_mib,
             spilled_mib=body.spilled_mib,
+            is_starting=self.now_s < body.imports_s,
         )

@@ -226,6 +226,25 @@ def test_a_page_says_where_its_job_stands(
     assert reflexes.report(1.0, 7, [late], []).standing is not Standing.PARKED
 
 
+@pytest.mark.parametrize(
+    ("phases", "is_starting"),
+    [
+        ((Phase.IMPORTING,), True),
+        ((Phase.UNCLAIMED, Phase.IMPORTING), True),
+        ((Phase.UNCLAIMED,), False),
+        ((Phase.IMPORTING, Phase.LOADING), False),
+        ((Phase.IMPORTING, Phase.TRAINING), False),
+        ((), False),
+    ],
+)
+def test_a_job_starts_while_all_of_it_imports(
+    phases: tuple[Phase, ...], *, is_starting: bool
+) -> None:
+    """Each process looks at its page after that; what nobody has claimed may have no hooks."""
+    pages = [page(phase=one) for one in phases]
+    assert reflexes.report(1.0, 7, pages, []).is_starting is is_starting
+
+
 def test_the_end_of_a_process_is_waited_for_closely_but_not_for_ever() -> None:
     """Its training is over, and somebody may want its GPU; one that lives on is left in peace."""
     node = reflexes.Reflexes(Mode.ENFORCE)

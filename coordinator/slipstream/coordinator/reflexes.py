@@ -317,7 +317,12 @@ def report(
     """A job as its slowest process that trains says; users may write anything into their pages."""
     busy = [page for page in pages if page.progress.phase in _BUSY]
     if not busy:
-        return events.JobReported(at_s=at_s, job_id=job_id, standing=Standing.LOADING)
+        return events.JobReported(
+            at_s=at_s,
+            job_id=job_id,
+            standing=Standing.LOADING,
+            is_starting=_is_starting([page.progress.phase for page in pages]),
+        )
     slowest = min(busy, key=lambda page: page.progress.minibatches).progress
     away_ns = slowest.saving_ns + slowest.baton_waited_ns + slowest.parked_ns + slowest.paused_ns
     pids = {page.progress.pid for page in busy}
@@ -332,6 +337,11 @@ def report(
         memory_mib=max(held, default=0),
         spilled_mib=max(page.progress.away_bytes for page in busy) // _MIB,
     )
+
+
+def _is_starting(phases: Sequence[int]) -> bool:
+    """Whether all of it is before the end of torch's import, after which it looks at its page."""
+    return Phase.IMPORTING in phases and all(one <= Phase.IMPORTING for one in phases)
 
 
 def _is_over(pages: Sequence[Block]) -> bool:

@@ -107,6 +107,8 @@ class JobReported:
     """On the fullest of its GPUs."""
     spilled_mib: int = 0
     """What of it lives in host memory for now, because it did not fit."""
+    is_starting: bool = False
+    """It is not near the GPU yet, and will look at what it is asked before it uses it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,6 +31,8 @@ class Member:
     turn: Turn
     ready: bool
     """Whether it would use the GPU now: it has loaded."""
+    is_starting: bool = False
+    """Whether it is surely not on the GPU yet: who is ready need not wait for it."""
     why_turns: NodeReason = NodeReason.WAITS_FOR_TURN
     """What it is told while another has its turn."""
     reason: NodeReason = NodeReason.TURN

@@ -83,8 +83,9 @@ class Wheel:
         member = self.members[told.job_id]
         member.minibatches = told.minibatches
         changed = False
-        away = told.standing is Standing.PARKED
-        ready = away or told.standing is not Standing.LOADING
+        member.is_starting = told.is_starting
+        away = told.standing is Standing.PARKED or told.is_starting
+        ready = not told.is_starting and (away or told.standing is not Standing.LOADING)
         if ready and not member.ready:
             self._owe_nothing(member, told.at_s)
             member.ready, changed = True, True
@@ -196,7 +197,7 @@ class Wheel:
         more_s = ahead_s if one.turn is Turn.RUNNING else 0.0
         return (
             one.job.leads,
-            not one.ready and one.turn is not Turn.RUNNING,
+            not one.ready and (one.is_starting or one.turn is not Turn.RUNNING),
             -one.job.priority,
             not (within and one.is_kept),
             not new,
