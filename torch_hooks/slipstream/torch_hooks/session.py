@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 from contextlib import contextmanager
 from time import monotonic_ns
 from typing import TYPE_CHECKING
@@ -35,7 +34,7 @@ _ABLE = Capability.BOUNDARIES | Capability.PAUSE | Capability.PARKABLE | Capabil
 _ALL_OF_IT = 100
 _WAITS = frozenset({Request.NONE, Request.PAUSE, Request.PARK})
 """What lasts as long as it is asked for; all else is done once."""
-_LOOK_EVERY_S = 0.02
+_LOOK_EVERY_S = 0.02  # where nobody could wake it
 _LOOK_EVERY_WHEN_PARKED_S = 0.05  # coming back takes longer than that
 
 
@@ -226,7 +225,7 @@ class Session:
         began_ns = monotonic_ns()
         with label("pause"):
             while self._asks(Request.PAUSE):
-                time.sleep(_LOOK_EVERY_S)
+                self.block.wait_for_news(_LOOK_EVERY_S)
                 self._read_news()
         self._paused_ns += monotonic_ns() - began_ns
         self.block.write(
@@ -262,7 +261,7 @@ class Session:
                 problems=self._notes.total,
             )
             while self._asks(Request.PARK):
-                time.sleep(_LOOK_EVERY_WHEN_PARKED_S)
+                self.block.wait_for_news(_LOOK_EVERY_WHEN_PARKED_S)
                 self._read_news()
             if not self._has_lease():
                 self._without_lease()
