@@ -169,7 +169,7 @@ class _Process:
     def read_ahead(self) -> None:
         """While torch is imported there is time for the data."""
         if self.block is not None and self.reader is None:
-            self.reader = read_ahead.from_environment(os.environ)
+            self.reader = read_ahead.from_environment(os.environ, self.notes.problem)
 
     def stop_reading_ahead(self) -> None:
         if self.reader is not None:

@@ -131,7 +131,8 @@ class Session:
         minibatch_began_ns, began_ns = self.course.began_ns, monotonic_ns()
         self.block.write(phase=phase)
         try:
-            yield
+            with label(phase.name.lower()):
+                yield
         finally:
             after = Phase.TRAINING if self.minibatches else Phase.LOADING
             self.block.write(phase=after, problems=self._notes.total)
@@ -185,7 +186,8 @@ class Session:
             self._stand_still()  # it may have come back to wait for its turn here
         self._keep_to_cap()
         if self._gate is not None and not self._lost:
-            self._gate.at_boundary(self.directive.epoch if self.directive else 0)
+            with label("share"):
+                self._gate.at_boundary(self.directive.epoch if self.directive else 0)
             self._slept_ns = self._gate.slept_ns
             self.own_up()
         busy = self._is_asked_to_wait or self._armed or self._capped or self._gate is not None
@@ -282,7 +284,8 @@ class Session:
         is_due = self.minibatches >= directive.armed_for_minibatch
         if is_due and (directive.cap_bytes or self._capped):
             memory = self._memory_of_torch()
-            self._capped = not memory.cap(directive.cap_bytes)
+            with label("cap"):
+                self._capped = not memory.cap(directive.cap_bytes)
             self.block.write(away_bytes=memory.away_bytes)
 
     def _memory_of_torch(self) -> Memory:

@@ -25,6 +25,7 @@ _WATCHED = (
     ("torch.nn.parallel.distributed", "DistributedDataParallel"),
 )
 _made: list[weakref.ref[Any]] = []
+_leader: list[Callable[[], object]] = []
 
 
 class Watch:
@@ -52,6 +53,16 @@ def alive(kind: type[Any]) -> list[Any]:
         if isinstance(one, kind) and all(one is not other for other in found):
             found.append(one)
     return found
+
+
+def leads(optimizer: Callable[[], object]) -> None:
+    """Its steps are boundaries from now on; as a reference, which may come to refer to nothing."""
+    _leader[:] = [optimizer]
+
+
+def leader() -> object:
+    """The optimizer whose steps are boundaries; None: there is none, or no more."""
+    return _leader[0]() if _leader else None
 
 
 def _noting(constructor: Callable[..., None]) -> Callable[..., None]:
