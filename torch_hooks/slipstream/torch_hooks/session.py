@@ -140,13 +140,13 @@ class Session:
             self.course.began_ns = minibatch_began_ns + monotonic_ns() - began_ns
 
     def end(self) -> None:
-        """The last thing this process says."""
+        """The last thing this process says; first of all, since the rest may be what went wrong."""
+        self.block.write(phase=Phase.ENDED, saving_ns=self._saving_ns, problems=self._notes.total)
         self.remove_gate()
         if self.waits:
             self.waits.leave()
         if self._baton:
             self._baton.pass_on()
-        self.block.write(phase=Phase.ENDED, saving_ns=self._saving_ns, problems=self._notes.total)
         self.block.close()
 
     def let_go(self) -> None:

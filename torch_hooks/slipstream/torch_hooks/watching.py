@@ -22,6 +22,7 @@ _WATCHED = (
     ("torch.optim.lr_scheduler", "SequentialLR"),
     ("torch.optim.lr_scheduler", "ChainedScheduler"),
     ("torch.amp.grad_scaler", "GradScaler"),
+    ("torch.cuda.amp.grad_scaler", "GradScaler"),  # before torch 2.3; after, a child of the other
     ("torch.nn.parallel.distributed", "DistributedDataParallel"),
 )
 _made: list[weakref.ref[Any]] = []
@@ -33,9 +34,11 @@ class Watch:
 
     def __init__(self) -> None:
         self._before: list[tuple[type[Any], Callable[..., None]]] = []
+        watched = set()
         for module, name in _WATCHED:
             kind = getattr(sys.modules.get(module), name, None)
-            if kind is not None:  # an old torch, or half a one
+            if kind is not None and name not in watched:  # an old torch, or half a one
+                watched.add(name)
                 self._before.append((kind, kind.__init__))
                 kind.__init__ = _noting(kind.__init__)
 
