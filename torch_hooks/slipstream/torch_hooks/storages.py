@@ -85,7 +85,7 @@ def is_movable(storage: UntypedStorage) -> bool:
 
 
 def _is_resizable(storage: UntypedStorage) -> bool:
-    """Torch before 2.2 does not say; it refuses, or makes a copy of the same size."""
+    """Torch before 2.3 does not say; it refuses, or makes a copy of the same size."""
     if hasattr(storage, "resizable"):
         return storage.resizable()
     try:
