@@ -11,6 +11,7 @@
   changes less.
 * `bit_exact`: whether the training went on to the same bits as one that was never parked.
 * `parked_cpu_pct`: processor time of a process that stands parked, told by its own clock.
+* `woken_ms`: how long after it was asked to a parked process begins to come back.
 * `memcpy_gb_per_s`, `transparent_huge_pages`: the machine. We ask the kernel for huge pages by
   madvise, both for our memory and for that which torch allocates when tensors come back; no
   variable (THP_MEM_ALLOC_ENABLE) is set. Torch has one thread, for the memcpy as for the rest.
@@ -84,7 +85,7 @@ def main() -> None:
     print(f"{nbytes / MIB:.0f} MiB of state")
     figures: dict[str, object] = dict(_ratios(training))
     with tempfile.TemporaryDirectory(prefix="bench-", dir="/dev/shm") as folder:
-        figures["parked_cpu_pct"] = _parked_cpu_pct(training, Path(folder))
+        figures |= _parked(training, Path(folder))
     for _ in range(2):
         never_parked.minibatch()
     figures["bit_exact"] = all(
@@ -147,7 +148,7 @@ def _now_s() -> tuple[float, float]:
     return time.perf_counter(), time.process_time()
 
 
-def _parked_cpu_pct(training: Training, folder: Path) -> float:
+def _parked(training: Training, folder: Path) -> dict[str, float]:
     """Two mini-batches through the whole way: page, directive, boundary; parked after the first."""
     identity = Identity(
         *(1, "0", 0, os.getuid(), Role.OWNER, "shared", "bench", ("GPU-0",), os.getpid(), 1)
@@ -156,7 +157,7 @@ def _parked_cpu_pct(training: Training, folder: Path) -> float:
     page.direct(Directive(epoch=1, request=Request.PARK))
     os.environ[ENVIRONMENT_VARIABLE] = str(page.path)
     attach.attach()
-    measured: list[float] = []
+    measured: dict[str, float] = {}
 
     def watch() -> None:
         while page.progress.phase != Phase.PARKED:
@@ -164,8 +165,13 @@ def _parked_cpu_pct(training: Training, folder: Path) -> float:
             page.refresh()
         began_s, used_s = time.monotonic(), time.process_time()
         time.sleep(PARKED_S)
-        measured.append((time.process_time() - used_s) / (time.monotonic() - began_s) * 100)
+        used_s, asked_s = time.process_time() - used_s, time.monotonic()
+        measured["parked_cpu_pct"] = round(used_s / (asked_s - began_s) * 100, 3)
         page.direct(Directive(epoch=2))
+        while page.progress.phase == Phase.PARKED:
+            time.sleep(0.0001)
+            page.refresh()
+        measured["woken_ms"] = round((time.monotonic() - asked_s) * 1e3, 2)
 
     watcher = threading.Thread(target=watch)
     watcher.start()
@@ -173,7 +179,7 @@ def _parked_cpu_pct(training: Training, folder: Path) -> float:
         training.minibatch()
     watcher.join()
     attach.detach()
-    return round(measured[0], 3)
+    return measured
 
 
 if __name__ == "__main__":

@@ -133,3 +133,65 @@ def test_a_constructor_that_raises_leaves_nothing_behind() -> None:
 def test_a_model_without_a_replica_is_not_replicated() -> None:
     """Ranks that hold different parts of a pipeline must not be given the first one's."""
     assert not found.is_replicated({"model": torch.nn.Linear(2, 2)})
+
+
+def test_parts_without_names_have_those_of_their_kinds() -> None:
+    """In their order, which is the same in another process; a name that was given is not taken."""
+    first, second, third = (torch.nn.Linear(2, 2) for _ in range(3))
+    optimizer = SGD(first.parameters())
+    scheduler, scaler = StepLR(optimizer, 3), torch.amp.GradScaler("cpu")
+    other = Counted()
+    given = [first, optimizer, scheduler, scaler, second, other, other]
+    assert found.named(given, {"model": third}) == {
+        "model": third,
+        "model 2": first,
+        "optimizer": optimizer,
+        "scheduler": scheduler,
+        "scaler": scaler,
+        "model 3": second,
+        "Counted": other,
+        "Counted 2": other,
+    }
+
+
+class Counted:
+    """Something of the user's with a state."""
+
+    def state_dict(self) -> dict[str, int]:
+        """Nothing to speak of."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        """The same."""
+
+
+def test_a_training_of_which_nothing_is_named_is_refused() -> None:
+    """It would begin anew elsewhere and nobody would know."""
+    with pytest.raises(CheckpointError, match="nothing is named in session"):
+        found.check_learned({})
+
+
+def test_what_an_optimizer_learns_has_to_be_saved() -> None:
+    """Its own state is not enough, nor is a part of its parameters."""
+    model, extra = torch.nn.Linear(2, 2), torch.nn.Parameter(torch.ones(1))
+    optimizer = SGD([*model.parameters(), extra])
+    with pytest.raises(CheckpointError, match="3 of the 3 parameters that optimizer learns are of"):
+        found.check_learned({"optimizer": optimizer})
+    with pytest.raises(CheckpointError, match="1 of the 3 parameters that SGD learns are of no"):
+        found.check_learned(found.complete({"model": model}))
+    found.check_learned({"model": model, "SGD": SGD(model.parameters())})
+    found.check_learned({"model": model, "SGD": optimizer, "extra": Counted()})
+
+
+def test_an_optimizer_that_steps_has_to_be_known() -> None:
+    """One that was made before the hooks came is found by nobody, but it is seen at its steps."""
+    model = torch.nn.Linear(2, 2)
+    found.check_learned({"model": model})
+    optimizer = SGD(model.parameters())
+    watching.leads(lambda: optimizer)
+    try:
+        with pytest.raises(CheckpointError, match="SGD steps, and is no part of session"):
+            found.check_learned({"model": model})
+        found.check_learned({"model": model, "optimizer": optimizer})
+    finally:
+        watching.leads(lambda: None)

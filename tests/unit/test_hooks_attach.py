@@ -13,7 +13,7 @@ import pytest
 from lua.answering import Answering
 from slipstream.coordinator import blocks
 from slipstream.torch_hooks import block as hook_blocks
-from slipstream.wire.control_block import Identity, Phase, Role
+from slipstream.wire.control_block import Directive, Identity, Phase, Request, Role
 
 pytestmark = pytest.mark.unit
 
@@ -65,6 +65,16 @@ os.link(f"{node}/away.sock", f"{node}/node.sock")
 for _ in range(3):
     boundary()
 print(status().attached, status().minibatches, os.environ["SLIPSTREAM_CONTROL"])
+"""
+
+
+GIVES_UP = """
+from slipstream.torch_hooks.attach import attach, boundary, serve, status
+attach()
+serve(3, lambda: 1 / 0)
+for _ in range(5):
+    boundary()
+print(status().attached, status().problems)
 """
 
 
@@ -178,6 +188,18 @@ def test_a_page_that_is_none_costs_one_line_of_log(
     lines = [line for line in asked.stderr.splitlines() if "control block: /" in line]
     assert len(lines) == 1
     assert complaint in lines[0]
+
+
+def test_hooks_that_fail_say_so_and_leave(page: blocks.Block) -> None:
+    """Nobody must wait for what will never be done; another page is not asked for."""
+    page.direct(Directive(epoch=1, request=Request.CHECKPOINT))
+    done = ran(GIVES_UP, page=page.path, SLIPSTREAM_HOOKS_LOG="1")
+    page.refresh()
+    assert done.stdout == "False {'ZeroDivisionError': 1}\n"
+    assert done.stderr.count("\n") == 1
+    assert "ZeroDivisionError: boundary: division by zero" in done.stderr
+    told = page.progress
+    assert (told.phase, told.problems, told.minibatches) == (Phase.ENDED, 1, 1)
 
 
 def test_a_log_can_be_a_file(page: blocks.Block, tmp_path: Path) -> None:

@@ -152,6 +152,18 @@ def test_a_session_watches_the_owners_of_all_its_gpus(tmp_path: Path) -> None:
     assert native_gate.counters().owners == 0
 
 
+def test_an_owners_word_that_is_none_is_said_once(tmp_path: Path) -> None:
+    """Of another version, say: the guest has its share, and no waits."""
+    make_word(tmp_path).write_bytes(b"SLIPPHAS\x09".ljust(4096, b"\0"))
+    with session_of(tmp_path, Role.GUEST) as (session, seen):
+        seen.direct(Directive(1, share_pct=50))
+        for _ in range(3):
+            session.boundary()
+        seen.refresh()
+        assert seen.progress.problems == 1
+        assert native_gate.counters().owners == 0
+
+
 @pytest.mark.parametrize("waiting", [False, True])
 def test_nobody_stands_because_of_an_owner_that_was_killed(
     tmp_path: Path, guest: Guest, *, waiting: bool

@@ -9,6 +9,7 @@ import mmap
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pytest
 import torch
 
@@ -298,6 +299,37 @@ def test_without_room_on_the_host_it_keeps_its_memory(monkeypatch: pytest.Monkey
         Area(4 << 20, pin=devices.Cpu().pin)
 
 
+def test_a_torch_that_is_not_as_we_know_it_keeps_its_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whatever is raised: it stands still and says so, and can still be asked to go on."""
+
+    def unknown(*_: object) -> None:
+        raise AttributeError("no such thing")
+
+    monkeypatch.setattr(storages, "alive", unknown)
+    notes, stood = Notes(""), list[bool]()
+    Memory(notes).park(stood.append)
+    assert (stood, notes.counts) == ([False], {"not parked": 1})
+
+
+def test_a_torch_that_does_not_say_what_can_be_resized_is_tried() -> None:
+    """It refuses what others look at, and leaves all as it was."""
+
+    class Old:
+        def __init__(self, tensor: torch.Tensor) -> None:
+            self._storage = tensor.untyped_storage()
+            self.nbytes = self._storage.nbytes
+            self.resize_ = self._storage.resize_
+            self.is_cuda = False
+            self.is_shared = self._storage.is_shared
+
+    own = torch.arange(4.0)
+    assert storages.is_movable(Old(own))  # type: ignore[arg-type]  # as torch 2.1 has them
+    assert torch.equal(own, torch.arange(4.0))
+    assert not storages.is_movable(Old(torch.from_numpy(np.ones(4))))  # type: ignore[arg-type]
+
+
 def test_a_device_that_comes_back_later_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """No room at first: it stands still on, and tries again."""
 
@@ -321,7 +353,10 @@ def test_a_device_that_comes_back_later_is_asked_again(monkeypatch: pytest.Monke
 def test_the_rooms_of_all_groups_above_count() -> None:
     """What is left on the host bounds it; more than nothing, less than the machine."""
     with mmap.mmap(-1, 4096):
-        assert 0 < host_memory.room_bytes() <= host_memory._free_on_host()  # noqa: SLF001 (the bound itself)
+        assert any(  # others may take some between the two looks
+            0 < host_memory.room_bytes() <= host_memory._free_on_host()  # noqa: SLF001 (the bound itself)
+            for _ in range(100)
+        )
 
 
 def resident_kib() -> int:

@@ -123,6 +123,20 @@ def test_a_profile_shows_what_a_process_waited_for(make: Make) -> None:
     assert labels == {"slipstream: pause": 1, "slipstream: baton": 1}
 
 
+def test_a_profile_shows_what_is_saved_and_restored(make: Make) -> None:
+    """And what goes on at a boundary for the sake of a cap or a share."""
+    session, seen = make(Role.GUEST)
+    session.boundary()
+    seen.direct(Directive(epoch=1, cap_bytes=1 << 40, share_pct=99))
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        for phase in (Phase.SAVING, Phase.RESTORING):
+            with session.during(phase):
+                pass
+        session.boundary()
+    labels = {one.key for one in profile.key_averages() if "slipstream" in one.key}
+    assert labels == {f"slipstream: {one}" for one in ("saving", "restoring", "cap", "share")}
+
+
 def test_a_guest_that_stands_still_passes_the_baton_when_the_lease_is_lost(make: Make) -> None:
     """Nobody could tell it to go on; when the coordinator is back it stands again."""
     session, seen = make(Role.GUEST)

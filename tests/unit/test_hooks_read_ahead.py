@@ -18,6 +18,7 @@ import pytest
 from slipstream.coordinator import blocks
 from slipstream.torch_hooks import block as hook_blocks
 from slipstream.torch_hooks import read_ahead
+from slipstream.torch_hooks.notes import Notes
 from slipstream.torch_hooks.read_ahead import ReadAhead
 from slipstream.wire.control_block import Identity, Role
 
@@ -109,9 +110,19 @@ def test_what_cannot_be_read_is_passed_over(disk: Path) -> None:
     os.mkfifo(disk / "a pipe")
     (disk / "b link").symlink_to("/nowhere")
     (disk / "c file").write_bytes(b"data")
-    reader = ReadAhead(["/nowhere", str(disk), "/dev/zero"], NO_LIMIT)
+    notes = Notes("")
+    reader = ReadAhead(["/nowhere", str(disk), "/dev/zero"], NO_LIMIT, notes.problem)
     assert reader.join(LIMIT_S)
     assert reader.asked_bytes == CHUNK
+    assert notes.counts == {"not read ahead": 2}
+
+
+def test_data_that_is_named_wrongly_is_said() -> None:
+    """Where the user looks when nothing became faster."""
+    notes = Notes("")
+    told = {"SLIPSTREAM_DATA": "not/absolute,"}
+    assert read_ahead.from_environment(told, notes.problem) is None
+    assert notes.counts == {"not read ahead": 1}
 
 
 @pytest.mark.parametrize(

@@ -110,6 +110,14 @@ def test_gradients_are_the_same_to_the_bit(spill: Spill, budget_bytes: int, pass
     assert (spill.spilled > 0) == (budget_bytes < 1 << 30)
 
 
+def test_a_profile_shows_what_is_spilled_and_brought_back(spill: Spill) -> None:
+    """By a label of ours around each copy."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        gradient(chained, spill=spill)
+    (label,) = (one for one in profile.key_averages() if "slipstream" in one.key)
+    assert (label.key, label.count >= 2 * spill.spilled > 0) == ("slipstream: spill", True)
+
+
 def test_second_derivatives_are_the_same(spill: Spill) -> None:
     """A graph of a graph (create_graph)."""
 

@@ -28,6 +28,17 @@ for _ in range(200):
     optimizer.step()
 print("trained")
 """
+WITH_SESSION = """
+import torch
+from slipstream.torch_hooks.run import session
+model = torch.nn.Linear(2, 2)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+with session({named}) as run:
+    for _ in range(20):
+        model(torch.ones(2)).sum().backward()
+        optimizer.step()
+        run.boundary()
+"""
 OWN = """
 import os, torch
 from slipstream.torch_hooks.run import session
@@ -99,6 +110,38 @@ def test_a_script_without_a_session_is_not_restorable(tmp_path: Path) -> None:
         assert training.progress.minibatches == 200
     assert "not served: request 3: this training cannot do it" in training.told()
     assert not training.checkpoints.exists()
+
+
+@pytest.mark.parametrize(
+    ("named", "complaint"),
+    [
+        ("", "nothing is named in session"),
+        ("optimizer", "2 of the 2 parameters that optimizer learns are of no module"),
+        ("torch.nn.Linear(9, 9)", "SGD steps, and is no part of session"),
+        ("save=print", "session(…) has save without the other"),
+    ],
+)
+def test_a_script_that_names_too_little_is_not_restorable(
+    tmp_path: Path, named: str, complaint: str
+) -> None:
+    """It would begin anew elsewhere, so it is never moved; it says what is missing."""
+    program = ("-c", WITH_SESSION.format(named=named))
+    with trial(tmp_path, ask=checkpoint_at(5), program=program) as training:
+        assert training.finish() == 0
+        assert not training.progress.capabilities & Capability.RESTORABLE
+        assert training.progress.minibatches == 20
+    assert complaint in training.told()
+    assert not training.checkpoints.exists()
+
+
+def test_parts_need_no_names(tmp_path: Path) -> None:
+    """The two lines as short as they can be."""
+    program = ("-c", WITH_SESSION.format(named="model, optimizer"))
+    with trial(tmp_path, ask=checkpoint_at(5), program=program) as training:
+        assert training.finish() == 0
+    (generation,) = generations.complete(training.checkpoints)
+    index = generations.read_index(training.checkpoints, generation, Shard())
+    assert set(index["state"]["parts"]) == {"model", "optimizer"}
 
 
 def test_without_slipstream_it_is_a_plain_loop(tmp_path: Path) -> None:

@@ -2,7 +2,8 @@
 """The control blocks of a node's processes, as their coordinator holds them.
 
 A page belongs to the job's user, who may cut it short at any time. A mapping of it would then kill
-this daemon, so pages are read and written through their descriptors and never mapped here.
+this daemon, so pages are read and written through their descriptors. A process that stands still
+sleeps on its page; waking it maps the page for that one call, in which the kernel alone touches it.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from slipstream.wire import control_block
+from slipstream.wire import control_block, futex
 from slipstream.wire.control_block import (
     DOWN_OFFSET,
     PAGE_BYTES,
@@ -53,6 +54,8 @@ class Block:
     sequence: int = 0
     faults: int = 0
     """How often it could not be read whole."""
+    lease_until_ns: int = 0
+    """What was last promised."""
 
     def refresh(self) -> None:
         """Read what the process says; a page that is cut off or torn changes nothing."""
@@ -63,8 +66,11 @@ class Block:
             self.faults += 1
 
     def renew_lease(self, until_ns: int) -> None:
-        """Promise to be there until then."""
+        """Promise to be there until then; whoever sleeps until a later moment is woken."""
         os.pwrite(self.descriptor, as_word(until_ns), _LEASE_AT)
+        before_ns, self.lease_until_ns = self.lease_until_ns, until_ns
+        if until_ns < before_ns:
+            futex.wake_in_file(self.descriptor, DOWN_OFFSET)
 
     def recall(self) -> None:
         """Read what an earlier coordinator asked for; one killed in between asked for nothing."""
@@ -72,13 +78,14 @@ class Block:
             self.directive = control_block.read_directive(words)
 
     def direct(self, directive: Directive) -> None:
-        """Ask for something, as a whole."""
+        """Ask for something, as a whole, and wake the process if it sleeps."""
         self.sequence |= 1
         os.pwrite(self.descriptor, as_word(self.sequence), DOWN_OFFSET)
         for offset, fields in control_block.directive_parts(directive):
             os.pwrite(self.descriptor, fields, offset)
         self.sequence += 1
         os.pwrite(self.descriptor, as_word(self.sequence), DOWN_OFFSET)
+        futex.wake_in_file(self.descriptor, DOWN_OFFSET)
         self.directive = directive
 
     @property
@@ -133,7 +140,7 @@ def create(
         os.close(descriptor)
         draft.unlink(missing_ok=True)
         raise
-    return Block(path, identity, descriptor, Progress(), directive)
+    return Block(path, identity, descriptor, Progress(), directive, lease_until_ns=lease_until_ns)
 
 
 def clear_drafts(folder: Path) -> None:

@@ -169,7 +169,7 @@ class _Process:
     def read_ahead(self) -> None:
         """While torch is imported there is time for the data."""
         if self.block is not None and self.reader is None:
-            self.reader = read_ahead.from_environment(os.environ)
+            self.reader = read_ahead.from_environment(os.environ, self.notes.problem)
 
     def stop_reading_ahead(self) -> None:
         if self.reader is not None:
@@ -275,11 +275,9 @@ def boundary() -> None:
 
 @_harmless
 def _give_up() -> None:
-    """A session that fails once is not asked again, and holds nothing up."""
-    native_step.forget()
-    session, _process.session = _process.session, None
-    if session:
-        session.remove_gate()
+    """A session that fails once is not asked again: its page says that it is over."""
+    _process.asks_at_ns = 1 << 63
+    _process.end()
 
 
 @contextlib.contextmanager

@@ -12,9 +12,10 @@ import ctypes
 import fcntl
 import mmap
 import os
+import time
 from typing import TYPE_CHECKING
 
-from slipstream.wire import control_block
+from slipstream.wire import control_block, futex
 from slipstream.wire.control_block import (
     PAGE_BYTES,
     Directive,
@@ -34,6 +35,8 @@ _MINIBATCH = word(Up, "minibatch_ns")
 _DOWN_SEQUENCE = word(Down, "sequence")
 _LEASE = word(Down, "lease_until_ns")
 _SHARE = word(Down, "share_pct")
+_LONGEST_WAIT_NS = 500_000_000  # a coordinator that wakes nobody, a Ctrl-C just before the sleep
+_LOW = 0xFFFFFFFF  # of a word: what a futex compares
 _NOTHING = 1  # odd: no directive that is whole has such a sequence
 _REBINDS = word(Up, "rebinds")
 _COUNTS = tuple(name for name, *_ in Up._fields_[3:-1])  # all but whose, which phase, and rebinds
@@ -120,6 +123,19 @@ class Block:
             return None  # looked at again at the next boundary
         self.told = words[0]
         return control_block.read_directive(words)
+
+    def wait_for_news(self, otherwise_s: float) -> None:
+        """Return when something else is asked for or the lease ends; also, now and then, before.
+
+        Where the kernel wakes nobody, after so many seconds.
+        """
+        seen = self._words[_DOWN_SEQUENCE]
+        if seen != self.told and not seen & 1:
+            return
+        # An odd one is waited on as it is: whoever was killed over it may never make it even.
+        until_ns = min(self.lease_until_ns + 1, time.monotonic_ns() + _LONGEST_WAIT_NS)
+        if not futex.wait(self.down_address, seen & _LOW, until_ns):
+            time.sleep(otherwise_s)
 
     def close(self) -> None:
         """Give the page back; it says what was last written."""

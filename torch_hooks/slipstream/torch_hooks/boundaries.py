@@ -19,6 +19,7 @@ from sys import _getframe  # the only cheap way to see who called
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
+from slipstream.torch_hooks import watching
 from slipstream.torch_hooks.labels import label
 from slipstream.torch_hooks.native_step import Steps, never
 
@@ -111,6 +112,7 @@ def _takes_the_lead(thread: _Thread, optimizer: object) -> bool:
         thread.leader = weakref.ref(optimizer)
     except TypeError:  # a class of the user's that allows no weak references
         thread.leader = lambda: optimizer
+    watching.leads(thread.leader)
     return True
 
 

@@ -8,7 +8,6 @@ boundary where a share below 100 % is first read, and removed at the one where i
 
 from __future__ import annotations
 
-import contextlib
 import sys
 import time
 from typing import TYPE_CHECKING, Any, Protocol
@@ -57,14 +56,22 @@ def install(block: Block, notes: Notes) -> Gate:
     except native.NativeError as error:
         notes.problem("no native gate", f"{error}; it pauses at boundaries instead")
         return _AtLaunches(block, occupancy) if occupancy else _AtBoundaries(block, _CpuClock())
-    return _Native(made, occupancy, block)
+    return _Native(made, occupancy, block, notes)
 
 
 class _Native:
     """The native gate, at operators or at the occupancy GPU's launches."""
 
-    def __init__(self, native_gate: NativeGate, occupancy: Any, block: Block) -> None:  # noqa: ANN401 (a module)
+    def __init__(
+        self,
+        native_gate: NativeGate,
+        occupancy: Any,  # noqa: ANN401 (a module)
+        block: Block,
+        notes: Notes,
+    ) -> None:
         self._native = native_gate
+        self._notes = notes
+        self._refused: set[str] = set()
         self._occupancy = occupancy
         self._phase_paths = _phase_paths(block)
         self._owners: dict[str, OwnerWatch] = {}
@@ -93,8 +100,12 @@ class _Native:
         fresh = {}
         for path in self._phase_paths:
             if path not in left:
-                with contextlib.suppress(OSError):  # nobody says when it waits
+                try:
                     fresh[path] = OwnerWatch(path)
+                except FileNotFoundError:
+                    pass  # nobody owns that GPU
+                except OSError as error:
+                    self._refuse(path, error)
         if not fresh and len(left) == len(self._owners):
             return
         before, self._owners = self._owners, {**left, **fresh}
@@ -102,6 +113,12 @@ class _Native:
         for path, owner in before.items():
             if path not in left:
                 owner.close()
+
+    def _refuse(self, path: str, error: OSError) -> None:
+        """Once: it is looked at again at each boundary."""
+        if path not in self._refused:
+            self._refused.add(path)
+            self._notes.problem("owner's word", f"{error}; that owner's waits are not used")
 
 
 class _OnCuda:
@@ -122,7 +139,7 @@ class _OnCuda:
         except (native.NativeError, cuda_runtime.CudaRuntimeError) as error:
             self._fall_back(error)
         else:
-            self._gate = _Native(self._native, None, block)
+            self._gate = _Native(self._native, None, block, notes)
             self._graphs_at_s = 0.0
 
     @property

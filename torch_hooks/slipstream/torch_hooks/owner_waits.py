@@ -17,11 +17,11 @@ import mmap
 import os
 from collections import deque
 from time import monotonic_ns
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from slipstream.torch_hooks import owner_drain
 from slipstream.torch_hooks import which_device as device
-from slipstream.wire import batons, owner_phase
+from slipstream.wire import batons, futex, owner_phase
 from slipstream.wire.owner_phase import FILE_BYTES, OwnerPhase
 
 if TYPE_CHECKING:
@@ -30,9 +30,6 @@ if TYPE_CHECKING:
 REMEMBERED = 32
 _ENOUGH = 4  # waits before a place's first prediction
 _LOOK_AGAIN_NS = 2_000_000_000
-_FUTEX_CALLS = {"x86_64": 202, "aarch64": 98}
-_FUTEX_WAKE = 1
-_ALL = 0x7FFFFFFF
 
 
 class OwnerWaits:
@@ -160,8 +157,6 @@ class _Word:
         self._phase = OwnerPhase.from_buffer(page)
         self.address = ctypes.addressof(self._phase)
         self._address = self.address + OwnerPhase.word.offset  # type: ignore[attr-defined]  # a field of ctypes
-        self._call = _FUTEX_CALLS.get(os.uname().machine)
-        self._syscall: Any = ctypes.CDLL(None).syscall
         self._phase.word += self._phase.word & 1  # a killed owner before us may have left it open
         self._phase.closed_ns = monotonic_ns()
         self._phase.pid = os.getpid()
@@ -172,7 +167,7 @@ class _Word:
         phase.ends_ns = ends_ns
         phase.waits += 1
         phase.word += 1
-        self._wake()
+        futex.wake(self._address)
 
     def close(self, now_ns: int) -> None:
         self._phase.closed_ns = now_ns
@@ -181,12 +176,8 @@ class _Word:
     def leave(self) -> None:
         self._phase.pid = 0
         self._phase.word += 2 - (self._phase.word & 1)
-        self._wake()
+        futex.wake(self._address)
         os.close(self._descriptor)
-
-    def _wake(self) -> None:
-        if self._call is not None:
-            self._syscall(self._call, ctypes.c_void_p(self._address), _FUTEX_WAKE, _ALL, 0, 0, 0)
 
 
 def _job_of(path: str) -> int:

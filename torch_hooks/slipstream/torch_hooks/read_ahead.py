@@ -15,7 +15,7 @@ import threading
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
 VARIABLES = ("SLIPSTREAM_DATA", "SLURM_SPANK_SLIPSTREAM_DATA")
 """Set by the user, or by Slurm for a job that was given the flag."""
@@ -32,14 +32,21 @@ _IOPRIO_SET = {"x86_64": 251, "aarch64": 30}
 _IOPRIO_IDLE = 3 << 13
 
 
+def _untold(_kind: str, _sentence: str) -> None:
+    """Nobody wants to know."""
+
+
 class ReadAhead:
     """One thread that reads ahead until it is done, told to stop, or the process ends."""
 
-    def __init__(self, paths: list[str], most_bytes: int) -> None:
+    def __init__(
+        self, paths: list[str], most_bytes: int, problem: Callable[[str, str], None] = _untold
+    ) -> None:
         self.asked_bytes = 0
         """In whole chunks: a small file is as much work as one."""
         self._paths = paths
         self._most_bytes = most_bytes
+        self._problem = problem
         self._stopped = False
         self._thread = threading.Thread(target=self._run, name="slipstream-data", daemon=True)
         self._thread.start()
@@ -61,8 +68,8 @@ class ReadAhead:
                     return
                 try:
                     self._read(file)
-                except OSError:
-                    continue  # gone, or not ours to read: the training will say so if it matters
+                except OSError as error:  # gone, or not ours: the training will say if it matters
+                    self._problem("not read ahead", str(error))
 
     def _read(self, file: str) -> None:
         # A pipe or a device would wait for somebody: only what is a file, also after it was opened.
@@ -83,12 +90,16 @@ class ReadAhead:
         return self._stopped or self.asked_bytes >= self._most_bytes
 
 
-def ahead(paths: list[str], most_bytes: int) -> ReadAhead:
-    """Read these, within what the node can spare."""
-    return ReadAhead(paths, min(most_bytes, _free_bytes() // _PART_OF_FREE_MEMORY))
+def ahead(
+    paths: list[str], most_bytes: int, problem: Callable[[str, str], None] = _untold
+) -> ReadAhead:
+    """Read these, within what the node can spare; `problem` is told what could not be."""
+    return ReadAhead(paths, min(most_bytes, _free_bytes() // _PART_OF_FREE_MEMORY), problem)
 
 
-def from_environment(environment: Mapping[str, str]) -> ReadAhead | None:
+def from_environment(
+    environment: Mapping[str, str], problem: Callable[[str, str], None] = _untold
+) -> ReadAhead | None:
     """For the first process of a job on this node, if there is something it will read.
 
     A job that Slurm started anew goes on from its durable copy, which is needed before its data.
@@ -96,10 +107,14 @@ def from_environment(environment: Mapping[str, str]) -> ReadAhead | None:
     rank = environment.get("LOCAL_RANK") or environment.get("SLURM_LOCALID") or "0"
     told = next((environment[name] for name in VARIABLES if environment.get(name)), "")
     paths = _left_behind(environment)
-    paths += [path for path in told.split(",") if path.startswith("/")]
-    if not paths or rank != "0":
+    named = [path for path in told.split(",") if path]
+    paths += [path for path in named if path.startswith("/")]
+    if rank != "0":
         return None
-    return ahead(paths, MOST_BYTES)
+    for path in named:
+        if not path.startswith("/"):
+            problem("not read ahead", f"{path!r} does not begin with a slash")
+    return ahead(paths, MOST_BYTES, problem) if paths else None
 
 
 def _left_behind(environment: Mapping[str, str]) -> list[str]:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The two lines that make any loop one that can be stopped and go on elsewhere, to the bit.
 
-    with session(model=model, optimizer=optimizer, scheduler=scheduler) as run:
+    with session(model, optimizer, scheduler) as run:
         for epoch, batches in run.epochs(loader, 10):
             for inputs, targets in batches:
                 ...
@@ -47,7 +47,7 @@ _TASK = "task-"
 
 @contextmanager
 def session(
-    *,
+    *parts: Any,  # noqa: ANN401 (whatever has a state)
     save: Callable[[str], object] | None = None,
     load: Callable[[str], object] | None = None,
     **named: Any,  # noqa: ANN401 (whatever has a state)
@@ -57,11 +57,13 @@ def session(
     Args:
         save: for programs with checkpoints of their own: writes one into the folder it is given.
         load: the same, reads one from the folder it is given.
-        named: what the training consists of: modules, and whatever has a state_dict and a
+        parts: what the training consists of: modules, and whatever has a state_dict and a
             load_state_dict. Optimizers, schedulers and scalers of these modules are found.
+        named: the same, for what is to have a name of its own in the checkpoint.
     """
     attach.attach()
-    run = Run(_Own(save, load) if save and load else _State(named))
+    half = {name: one for name, one in (("save", save), ("load", load)) if one}
+    run = Run(_Own(save, load) if save and load else _State({**found.named(parts, named), **half}))
     run.begin()
     try:
         yield run
@@ -177,7 +179,8 @@ class Run:
         elif not self._prepared:
             self._prepare(self._root)
         if self._state.ready is not self._told:
-            self._tell()
+            with _harmless("checkpoint"):
+                self._tell()
         if (hooks := attach.current()) is not None:
             hooks.own_up()  # what was saved is verified later, beside the training
 
@@ -279,6 +282,7 @@ class _State:
         encoder = Encoder()
         held = self._parts()
         if not self._layout:
+            found.check_learned(held)
             one_for_all = ranks.shard().world_size == 1 and not parts.is_sharded(held)
             replicated = one_for_all or found.is_replicated(held)
             self._layout = restoring.REPLICATED if replicated else restoring.SHARDED

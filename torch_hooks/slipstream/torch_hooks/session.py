@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 from contextlib import contextmanager
 from time import monotonic_ns
 from typing import TYPE_CHECKING
@@ -35,7 +34,7 @@ _ABLE = Capability.BOUNDARIES | Capability.PAUSE | Capability.PARKABLE | Capabil
 _ALL_OF_IT = 100
 _WAITS = frozenset({Request.NONE, Request.PAUSE, Request.PARK})
 """What lasts as long as it is asked for; all else is done once."""
-_LOOK_EVERY_S = 0.02
+_LOOK_EVERY_S = 0.02  # where nobody could wake it
 _LOOK_EVERY_WHEN_PARKED_S = 0.05  # coming back takes longer than that
 
 
@@ -132,7 +131,8 @@ class Session:
         minibatch_began_ns, began_ns = self.course.began_ns, monotonic_ns()
         self.block.write(phase=phase)
         try:
-            yield
+            with label(phase.name.lower()):
+                yield
         finally:
             after = Phase.TRAINING if self.minibatches else Phase.LOADING
             self.block.write(phase=after, problems=self._notes.total)
@@ -140,13 +140,13 @@ class Session:
             self.course.began_ns = minibatch_began_ns + monotonic_ns() - began_ns
 
     def end(self) -> None:
-        """The last thing this process says."""
+        """The last thing this process says; first of all, since the rest may be what went wrong."""
+        self.block.write(phase=Phase.ENDED, saving_ns=self._saving_ns, problems=self._notes.total)
         self.remove_gate()
         if self.waits:
             self.waits.leave()
         if self._baton:
             self._baton.pass_on()
-        self.block.write(phase=Phase.ENDED, saving_ns=self._saving_ns, problems=self._notes.total)
         self.block.close()
 
     def let_go(self) -> None:
@@ -186,7 +186,8 @@ class Session:
             self._stand_still()  # it may have come back to wait for its turn here
         self._keep_to_cap()
         if self._gate is not None and not self._lost:
-            self._gate.at_boundary(self.directive.epoch if self.directive else 0)
+            with label("share"):
+                self._gate.at_boundary(self.directive.epoch if self.directive else 0)
             self._slept_ns = self._gate.slept_ns
             self.own_up()
         busy = self._is_asked_to_wait or self._armed or self._capped or self._gate is not None
@@ -226,7 +227,7 @@ class Session:
         began_ns = monotonic_ns()
         with label("pause"):
             while self._asks(Request.PAUSE):
-                time.sleep(_LOOK_EVERY_S)
+                self.block.wait_for_news(_LOOK_EVERY_S)
                 self._read_news()
         self._paused_ns += monotonic_ns() - began_ns
         self.block.write(
@@ -262,7 +263,7 @@ class Session:
                 problems=self._notes.total,
             )
             while self._asks(Request.PARK):
-                time.sleep(_LOOK_EVERY_WHEN_PARKED_S)
+                self.block.wait_for_news(_LOOK_EVERY_WHEN_PARKED_S)
                 self._read_news()
             if not self._has_lease():
                 self._without_lease()
@@ -283,7 +284,8 @@ class Session:
         is_due = self.minibatches >= directive.armed_for_minibatch
         if is_due and (directive.cap_bytes or self._capped):
             memory = self._memory_of_torch()
-            self._capped = not memory.cap(directive.cap_bytes)
+            with label("cap"):
+                self._capped = not memory.cap(directive.cap_bytes)
             self.block.write(away_bytes=memory.away_bytes)
 
     def _memory_of_torch(self) -> Memory:

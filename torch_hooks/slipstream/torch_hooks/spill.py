@@ -23,6 +23,7 @@ import torch
 
 from slipstream.torch_hooks import storages
 from slipstream.torch_hooks.host_memory import HostMemoryError
+from slipstream.torch_hooks.labels import label
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -71,7 +72,8 @@ class Spill:
                 return _Counted(tensor, self._gone, number)
             if self.kept_bytes + storage.nbytes() > self.budget_bytes:
                 try:
-                    return self._copied(tensor, storage)
+                    with label("spill"):
+                        return self._copied(tensor, storage)
                 except HostMemoryError as error:
                     self._notes.problem("not spilled", f"{error}; it stays on the device")
             self._kept[number] = [1, storage.nbytes()]
@@ -212,7 +214,8 @@ class _Spilled:
 
     def tensor(self) -> Tensor:
         """The bits that were saved."""
-        return self._copy.view(self._dtype, self._size, self._stride)
+        with label("spill"):
+            return self._copy.view(self._dtype, self._size, self._stride)
 
 
 def _extent(tensor: Tensor) -> int:

@@ -81,7 +81,18 @@ def fresh(nbytes: int, device: torch.device) -> UntypedStorage:
 
 def is_movable(storage: UntypedStorage) -> bool:
     """Whether only tensors know where it lies; those on CUDA always say that they are shared."""
-    return storage.resizable() and (storage.is_cuda or not storage.is_shared())
+    return _is_resizable(storage) and (storage.is_cuda or not storage.is_shared())
+
+
+def _is_resizable(storage: UntypedStorage) -> bool:
+    """Torch before 2.3 does not say; it refuses, or makes a copy of the same size."""
+    if hasattr(storage, "resizable"):
+        return storage.resizable()
+    try:
+        storage.resize_(storage.nbytes())
+    except RuntimeError:
+        return False
+    return True
 
 
 def raw(storage: UntypedStorage) -> Tensor:

@@ -33,7 +33,7 @@ from slipstream.torch_hooks.attach import CHECKPOINT_VARIABLE, RESTORE_VARIABLE
 from slipstream.torch_hooks.checkpoint import generations
 from slipstream.torch_hooks.checkpoint.generations import Generation, Shard
 from slipstream.torch_hooks.notes import ENVIRONMENT_VARIABLE as LOG_VARIABLE
-from slipstream.wire import control_block
+from slipstream.wire import control_block, futex
 from slipstream.wire.control_block import (
     DOWN_OFFSET,
     ENVIRONMENT_VARIABLE,
@@ -156,6 +156,7 @@ class Trial:
                 (DOWN_OFFSET, as_word(sequence)),
             ):
                 os.pwrite(page.fileno(), raw, offset)
+            futex.wake_in_file(page.fileno(), DOWN_OFFSET)
 
     def wait_for(self, condition: Callable[[], bool], *, patience_s: float = _PATIENCE_S) -> None:
         """Return once something is so; raises TrialError if the training ends before."""

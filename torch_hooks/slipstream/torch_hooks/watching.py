@@ -22,9 +22,11 @@ _WATCHED = (
     ("torch.optim.lr_scheduler", "SequentialLR"),
     ("torch.optim.lr_scheduler", "ChainedScheduler"),
     ("torch.amp.grad_scaler", "GradScaler"),
+    ("torch.cuda.amp.grad_scaler", "GradScaler"),  # before torch 2.3; after, a child of the other
     ("torch.nn.parallel.distributed", "DistributedDataParallel"),
 )
 _made: list[weakref.ref[Any]] = []
+_leader: list[Callable[[], object]] = []
 
 
 class Watch:
@@ -32,9 +34,11 @@ class Watch:
 
     def __init__(self) -> None:
         self._before: list[tuple[type[Any], Callable[..., None]]] = []
+        watched = set()
         for module, name in _WATCHED:
             kind = getattr(sys.modules.get(module), name, None)
-            if kind is not None:  # an old torch, or half a one
+            if kind is not None and name not in watched:  # an old torch, or half a one
+                watched.add(name)
                 self._before.append((kind, kind.__init__))
                 kind.__init__ = _noting(kind.__init__)
 
@@ -52,6 +56,16 @@ def alive(kind: type[Any]) -> list[Any]:
         if isinstance(one, kind) and all(one is not other for other in found):
             found.append(one)
     return found
+
+
+def leads(optimizer: Callable[[], object]) -> None:
+    """Its steps are boundaries from now on; as a reference, which may come to refer to nothing."""
+    _leader[:] = [optimizer]
+
+
+def leader() -> object:
+    """The optimizer whose steps are boundaries; None: there is none, or no more."""
+    return _leader[0]() if _leader else None
 
 
 def _noting(constructor: Callable[..., None]) -> Callable[..., None]:

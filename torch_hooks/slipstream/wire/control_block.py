@@ -11,9 +11,9 @@
 A process belongs on the GPUs of the header until `Down` names others: before it uses a device it
 goes to those by itself, later when REBIND is asked for, which to one that is there asks nothing.
 
-Each half begins with its writer's sequence word, odd while that writer is busy. A writer killed
-between two stores leaves it odd: its readers keep what they knew, and its next writer sets it
-right. `lease_until_ns` is one word, renewed alone and read alone, and so needs no sequence. Stores
+Each half begins with its writer's sequence word, odd while it is busy; who stands still sleeps on
+`Down`'s (a futex). A writer killed between two stores leaves it odd: its readers keep what they
+knew, its next writer sets it right. `lease_until_ns` is one word, renewed and read alone. Stores
 are aligned words in program order, as x86-64 keeps them. All times are of CLOCK_MONOTONIC.
 
 A page belongs to the job's user, who may write anything into it: a reader with more rights than

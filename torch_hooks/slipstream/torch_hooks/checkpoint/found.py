@@ -1,17 +1,42 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What belongs to a training although nobody named it: optimizers, schedulers, scalers."""
+"""What belongs to a training although nobody named it: optimizers, schedulers, scalers.
+
+What nobody named and nobody can find would be new in another process, without a word. So a training
+that learns what none of its parts has is refused.
+"""
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from slipstream.torch_hooks import watching
 from slipstream.torch_hooks.checkpoint.errors import CheckpointError
 from slipstream.torch_hooks.watching import alive
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
+
+_Scaler = getattr(torch.amp, "GradScaler", torch.cuda.amp.GradScaler)  # where it was before 2.3
+_KINDS: tuple[tuple[type[Any], str], ...] = (
+    (torch.nn.Module, "model"),
+    (torch.optim.Optimizer, "optimizer"),
+    (torch.optim.lr_scheduler.LRScheduler, "scheduler"),
+    (_Scaler, "scaler"),
+)
+
+
+def named(parts: Sequence[object], names: Mapping[str, Any]) -> dict[str, Any]:
+    """All with names: those without have that of their kind, by their order ("model 2")."""
+    called = dict(names)
+    for part in parts:
+        kind = next((name for one, name in _KINDS if isinstance(part, one)), type(part).__name__)
+        numbers = (f"{kind} {number}" for number in itertools.count(2))
+        free = (name for name in itertools.chain((kind,), numbers) if name not in called)
+        called[next(free)] = part
+    return called
 
 
 def complete(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -34,10 +59,39 @@ def complete(given: Mapping[str, Any]) -> dict[str, Any]:
         for scheduler in schedulers:
             if scheduler.optimizer is optimizer and id(scheduler) not in inner:
                 _add(parts, scheduler, f" of {name}")
-    for scaler in alive(torch.amp.GradScaler):
+    for scaler in alive(_Scaler):
         _add(parts, scaler, "")
     _check(parts, optimizers)
     return parts
+
+
+def check_learned(parts: Mapping[str, Any]) -> None:
+    """Whether the parts have all that is learned, as far as can be told; raises CheckpointError.
+
+    Something of the user's with a state of its own may have anything: then it is believed.
+    """
+    if not parts:
+        raise CheckpointError("nothing is named in session(…): name the model, at least")
+    kinds = tuple(kind for kind, _ in _KINDS)
+    if not all(isinstance(part, kinds) for part in parts.values()):
+        return
+    optimizers = {
+        name: part for name, part in parts.items() if isinstance(part, torch.optim.Optimizer)
+    }
+    leader = watching.leader()
+    if leader is not None and not optimizers:
+        raise CheckpointError(
+            f"{type(leader).__name__} steps, and is no part of session(…): name it, and its model"
+        )
+    modules = [part for part in parts.values() if isinstance(part, torch.nn.Module)]
+    known = {id(one) for module in modules for one in module.parameters()}
+    for name, optimizer in optimizers.items():
+        learned = [id(one) for group in optimizer.param_groups for one in group["params"]]
+        if missing := sum(one not in known for one in learned):
+            raise CheckpointError(
+                f"{missing} of the {len(learned)} parameters that {name} learns are of no module "
+                "in session(…): name that, too"
+            )
 
 
 def is_replicated(parts: Mapping[str, Any]) -> bool:

@@ -27,6 +27,8 @@ def check(name: str, part: object) -> None:
     """Whether this can be part of a checkpoint at all; raises CheckpointError."""
     if isinstance(part, (torch.nn.Module, torch.Generator)):
         return
+    if name in ("save", "load"):
+        raise CheckpointError(f"session(…) has {name} without the other: save and load are a pair")
     if not callable(getattr(part, "state_dict", None)) or not callable(
         getattr(part, "load_state_dict", None)
     ):
