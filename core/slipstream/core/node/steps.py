@@ -77,8 +77,11 @@ class Steps:
     def restart(self, at_s: float) -> None:
         """Another guest has come: from low, as at the beginning.
 
-        What was too much for the owner is so for one guest more.
+        What was too much for the owner is so for one guest more, unless it was next to nothing:
+        that was the machine's noise as likely as not.
         """
+        if self.ceiling_pct <= self.rules.cut_points:
+            self.ceiling_pct, self.ceiling_until_s = 1e9, at_s
         if self.stage is not Stage.LEARNING:
             self._begin(at_s)
 
