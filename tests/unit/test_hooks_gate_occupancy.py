@@ -9,10 +9,21 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gate_rig import elbow_room, in_some_round, make_word, multiply, read_word, session_of
+from gate_rig import (
+    elbow_room,
+    in_some_round,
+    make_word,
+    multiply,
+    owning,
+    read_word,
+    session_of,
+)
 from occupancy_rig import simulated_node
 from slipstream.torch_hooks import native, native_gate, occupancy
 from slipstream.torch_hooks.native import __main__ as native_build
+from slipstream.torch_hooks.native_gate import NativeGate
+from slipstream.torch_hooks.occupancy_context import hold_launches
+from slipstream.torch_hooks.owner_watch import OwnerWatch
 from slipstream.wire import gpu_state
 from slipstream.wire.control_block import Directive, Role
 
@@ -117,3 +128,62 @@ def test_an_owners_wait_begins_when_its_kernels_have_ended(
         assert session.waits.begin("data")
         assert read_word(word).idle_from_ns <= time.monotonic_ns()
         session.waits.end("data")
+
+
+KERNEL_NS = 2_000_000
+
+
+@pytest.mark.parametrize(("share_pct", "overruns"), [(0, 1), (50, 0)])
+def test_what_the_share_allowed_is_no_overrun_of_a_wait(
+    tmp_path: Path, share_pct: int, overruns: int
+) -> None:
+    """It is paid for already; charged twice it would keep the guest out of all waits to come."""
+    watch = OwnerWatch(str(make_word(tmp_path)))
+    gate = NativeGate(share_pct, at_operators=False)
+    try:
+        gate.watch([watch])
+        with owning(tmp_path) as owner:
+            before = gate.words.overruns
+            owner.tell("begin")  # how long it waits is not known: no kernel fits for sure
+            gate.admit(time.monotonic_ns(), KERNEL_NS)
+            gate.charge(KERNEL_NS, time.monotonic_ns() + 1_000_000_000)
+            owner.tell("end")
+            gate.set_share(99)
+            gate.admit(time.monotonic_ns(), KERNEL_NS)
+            assert gate.words.overruns - before == overruns
+    finally:
+        gate.remove()
+        watch.close()
+
+
+class Crowd:
+    """A gate during whose first wait somebody else launches."""
+
+    def __init__(self, gpu: occupancy.Gpu) -> None:
+        self.asked_ns: list[int] = []
+        self.ends_ns = 0
+        self.other: occupancy.Work | None = None
+        self._gpu = gpu
+
+    def admit(self, begin_ns: int, _duration_ns: int) -> None:
+        self.asked_ns.append(begin_ns)
+        if self.other is None:
+            hold_launches(None)
+            self.other = self._gpu.launch(duration_us=200_000)
+            hold_launches(self)
+
+    def charge(self, _device_ns: int, ends_ns: int) -> None:
+        self.ends_ns = ends_ns
+
+
+def test_who_slept_asks_again_when_others_have_launched_meanwhile(gpu: occupancy.Gpu) -> None:
+    """Of three guests that each saw room for one kernel before they slept, two would be late."""
+    crowd = Crowd(gpu)
+    hold_launches(crowd)
+    try:
+        mine = gpu.launch(duration_us=1000)
+    finally:
+        hold_launches(None)
+    assert crowd.other
+    assert crowd.asked_ns[1:] == [crowd.other.times_ns().end_ns]
+    assert crowd.ends_ns == mine.times_ns().end_ns

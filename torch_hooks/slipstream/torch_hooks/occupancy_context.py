@@ -20,10 +20,11 @@ from slipstream.wire.gpu_locks import open_locks
 from slipstream.wire.gpu_state import COMPUTE, COPY, ENGINES, GpuStateError, map_node
 
 if TYPE_CHECKING:
-    from slipstream.torch_hooks.occupancy_queue import Span
+    from slipstream.torch_hooks.occupancy_queue import Queue, Span
     from slipstream.wire.gpu_state import Node
 
 LONGEST_SLEEP_NS = 10_000_000
+_ASKED_AT_MOST = 8  # for leave to launch, while others launch meanwhile
 
 _LEFT = Seat(-1, 0)
 _GIB, _MIB = 1 << 30, 1 << 20
@@ -112,16 +113,27 @@ class Context:
         """Queue work on an engine and return its number; waits only if the queue is full."""
         self.check()
         gate = _launch_gate if kind == COMPUTE else None
-        if gate is not None:
-            gate.admit(self._queues[kind].ends_ns(), duration_ns)
+        begins_ns = self._admitted(gate, self._queues[kind], duration_ns) if gate else 0
         while True:
             number, full_until_ns = self._section.run(self._append, kind, duration_ns, flags)
             if number:
                 break
             self._sleep_until(full_until_ns)
         if gate is not None:
-            gate.charge(duration_ns, self._queues[kind].ends_ns())
+            # Whoever came between the leave and the launch is ahead of it and lost nothing to it.
+            ends_ns = min(self._queues[kind].ends_ns(), begins_ns + duration_ns)
+            gate.charge(duration_ns, ends_ns)
         return number
+
+    def _admitted(self, gate: LaunchGate, queue: Queue, duration_ns: int) -> int:
+        """Wait for leave; when the work may begin. Who slept looks what others launched since."""
+        asked_ns = queue.ends_ns()
+        for _ in range(_ASKED_AT_MOST):
+            gate.admit(asked_ns, duration_ns)
+            before_ns, asked_ns = asked_ns, queue.ends_ns()
+            if asked_ns == before_ns:
+                break
+        return max(asked_ns, time.monotonic_ns())
 
     def _append(self, now_ns: int, kind: int, duration_ns: int, flags: int) -> tuple[int, int]:
         queue = self._queues[kind]

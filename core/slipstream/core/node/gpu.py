@@ -162,7 +162,7 @@ class GpuState:
         owner = states[self.protected]
         if not riders:
             return {self.protected: Limits(ALL_PCT, 0, NodeReason.PROTECTED)}
-        return self._beside_owner(owner, riders, rules)
+        return self._beside_owner(owner, riders, rules, at_s)
 
     def _among_guests(
         self, riders: Sequence[JobState], rules: NodeRules, at_s: float
@@ -180,7 +180,7 @@ class GpuState:
         return {job: Limits(ALL_PCT, caps[job], NodeReason.MEMORY_SHARED) for job in self.riders}
 
     def _beside_owner(
-        self, owner: JobState, riders: Sequence[JobState], rules: NodeRules
+        self, owner: JobState, riders: Sequence[JobState], rules: NodeRules, at_s: float
     ) -> dict[int, Limits]:
         claims = [one.claim() for one in riders]
         if self.steps is None:  # nobody can tell whether it is slowed
@@ -188,6 +188,7 @@ class GpuState:
             reason = NodeReason.OWNER_WITHOUT_HOOKS
         else:
             loading = {one.job.job_id for one in riders if one.is_loading}
+            self.steps.neighbours(at_s, load=bool(loading))
             order = self.riders[self.first :] + self.riders[: self.first]
             sharing = [job for job in order if job not in loading] or order
             self.sharing = len(sharing)

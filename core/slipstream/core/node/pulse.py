@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from slipstream.core.node.events import JobReported
 
 _FURTHEST: Final = 1.25
+_SUREST: Final = 0.003
+"""Of itself: an old look never counts for so much that a new one is not heard."""
+_AGREE: Final = 2.0
+"""So many errors apart two looks may be and have seen the same."""
 _REMEMBERED: Final = 256
 _ENOUGH: Final = 5
 _KEPT: Final = 64  # of a window: what is older says nothing about now
@@ -50,6 +54,14 @@ def middle(values: Collection[float], *, least_sigma_s: float = 0.0) -> Middle:
     clipped = [min(max(one, centre / _FURTHEST), centre * _FURTHEST) for one in values]
     sigma = max(pstdev(clipped), least_sigma_s)
     return Middle(fmean(clipped), sigma, sigma / math.sqrt(len(clipped)))
+
+
+def both(one: Middle, other: Middle) -> Middle:
+    """What two looks at the same thing say together, each counting for how sure it is."""
+    surest = _SUREST * one.value_s
+    weights = [1 / max(each.error_s, surest) ** 2 for each in (one, other)]
+    value_s = (weights[0] * one.value_s + weights[1] * other.value_s) / sum(weights)
+    return Middle(value_s, max(one.sigma_s, other.sigma_s), 1 / math.sqrt(sum(weights)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +127,15 @@ class Pulse:
         self._alone.clear()
         self._is_stale = False
 
+    def looked(self, alone: Middle) -> None:
+        """The same once more: if it is what was known, it is known better now."""
+        known = self.baseline
+        if known is not None:
+            apart_s = abs(known.value_s - alone.value_s)
+            if apart_s <= _AGREE * math.hypot(known.error_s, alone.error_s):
+                alone = both(known, alone)
+        self.learned(alone)
+
     def alone(self, sample: Sample) -> None:
         """Nobody else was there."""
         self._alone.append(sample.each_s)
@@ -143,6 +164,10 @@ class Pulse:
         few = len(window.values) < sure_reports
         least = self.baseline.sigma_s if self.baseline and few else 0.0
         return middle(window.values, least_sigma_s=least)
+
+    def error_s(self, now: Middle) -> float:
+        """How wrong the difference to the baseline may be."""
+        return math.hypot(now.error_s, self.baseline.error_s if self.baseline else 0.0)
 
     def drop_pct(self, each_s: float) -> float:
         """How much of its rate alone a job loses whose mini-batch takes so long."""

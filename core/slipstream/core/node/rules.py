@@ -35,6 +35,8 @@ class NodeRules:
     """What was measured so soon after a change is a mixture of before and after."""
     evidence_minibatches: int = 4
     evidence_reports: int = 5
+    severe_reports: int = 3
+    """So few are enough to see that the owner lost more than `severe_drop_pct`."""
     sure_reports: int = 10
     """From so many on a window's own spread counts, and not the baseline's if that is larger."""
     resting_reports: int = 20

@@ -17,7 +17,7 @@ from slipstream.core.node.pulse import Window, middle
 from slipstream.core.node.reasons import NodeReason
 
 if TYPE_CHECKING:
-    from slipstream.core.node.pulse import Pulse, Sample
+    from slipstream.core.node.pulse import Middle, Pulse, Sample
     from slipstream.core.node.rules import NodeRules
 
 _FASTER: Final = 0.99
@@ -62,7 +62,11 @@ class Steps:
         self._factor = rules.grow_factor
         """By which they grew last."""
         self._before_look_pct = 0.0
-        """What guests had before they stood still for another look at the owner."""
+        """What guests had before they stood still for another look at the owner,"""
+        self._accused: Middle | None = None
+        """and how slow it was beside them."""
+        self._calm: Middle | None = None
+        """The owner's speed alone before a guest began to load, while one does."""
         self._drops_in_a_row = 0
         self._still_s = rules.first_still_s
         self._began_s = at_s
@@ -71,10 +75,30 @@ class Steps:
             self._begin(at_s)
 
     def restart(self, at_s: float) -> None:
-        """Another guest has come: from low, as at the beginning."""
-        self.ceiling_pct, self.ceiling_until_s = 1e9, at_s
+        """Another guest has come: from low, as at the beginning.
+
+        What was too much for the owner is so for one guest more, unless it was next to nothing:
+        that was the machine's noise as likely as not.
+        """
+        if self.ceiling_pct <= self.rules.cut_points:
+            self.ceiling_pct, self.ceiling_until_s = 1e9, at_s
         if self.stage is not Stage.LEARNING:
             self._begin(at_s)
+
+    def neighbours(self, at_s: float, *, load: bool) -> None:
+        """Whether guests import and read beside the owner: what it loses to that passes with it.
+
+        A speed that was learned meanwhile is not what it is compared with afterwards.
+        """
+        known = self.pulse.baseline
+        if load and self._calm is None:
+            self._calm = known
+        elif not load and self._calm is not None:
+            calm, self._calm = self._calm, None
+            if known is not None and calm.value_s < known.value_s:
+                self.pulse.learned(calm)
+            if self.stage is not Stage.LEARNING:
+                self._window = Window(at_s + self.rules.settle_s)
 
     def heard(self, sample: Sample, at_s: float) -> None:
         """The owner has done a few mini-batches."""
@@ -99,6 +123,7 @@ class Steps:
             self.stage = Stage.SLOW
             self.ceiling_pct = 1e9
             if self.total_pct <= 0:
+                self._seen_alone()
                 self._begin(at_s)
 
     def wakes_at_s(self) -> float | None:
@@ -147,14 +172,16 @@ class Steps:
         sure = 100 * alone.error_s <= rules.learn_error_pct * alone.value_s
         if not sure and at_s < window.since_s + rules.patience_s:
             return
-        self.pulse.learned(alone)
+        self.pulse.looked(alone)
         if before is None:
             self._begin(at_s)
             return
         # A second look: did the owner get slower by itself, or by its guests?
         if alone.value_s * (1 - rules.tolerated_drop_pct / 100) > before.value_s:
             self.pulse.beside.clear()
-            self._go_on(Stage.SLOW, max(self._before_look_pct, rules.start_share_pct), at_s)
+            self._go_on(Stage.SLOW, self._before_look_pct, at_s)
+        elif not self._are_guilty:
+            self._go_on(Stage.SLOW, self._before_look_pct, at_s)
         elif self._before_look_pct > rules.start_share_pct:
             self._go_on(Stage.SLOW, self._before_look_pct - rules.cut_points, at_s)
         else:
@@ -163,8 +190,23 @@ class Steps:
             self._still_s = min(2 * self._still_s, rules.hold_s)
             self._window = Window(at_s + rules.settle_s)
 
+    @property
+    def _are_guilty(self) -> bool:
+        """Whether the owner was surely slower beside its guests than it was just seen to be."""
+        if self._accused is None:
+            return True
+        least_s = self._accused.value_s - self.pulse.error_s(self._accused)
+        return self.pulse.drop_pct(least_s) > self.rules.tolerated_drop_pct
+
+    def _seen_alone(self) -> None:
+        """Guests stood still in this window: it is another look at the owner."""
+        if len(self._window.values) >= self.rules.learn_reports:
+            self.pulse.looked(middle(self._window.values))
+
     def _look(self, at_s: float, reason: NodeReason) -> None:
         """Let the guests stand still and measure the owner alone again."""
+        beside = self.total_pct > 0 and self._window.values
+        self._accused = self.pulse.now(self._window, self.rules.sure_reports) if beside else None
         self._before_look_pct = self.total_pct
         self.stage = Stage.LEARNING
         self._began_s = at_s
@@ -189,14 +231,17 @@ class Steps:
         rules, window, pulse = self.rules, self._window, self.pulse
         held = self.stage is Stage.HELD
         wanted = rules.resting_reports if held else rules.evidence_reports
-        few = len(window.values) < wanted
+        few = len(window.values) < rules.severe_reports
         if few or window.minibatches < rules.evidence_minibatches or pulse.baseline is None:
             return None
         now = pulse.now(window, rules.sure_reports)
+        if len(window.values) < wanted:
+            return self._at_a_glance(now)
         if now.value_s + 3 * now.error_s < _FASTER * pulse.baseline.value_s:
             pulse.learned(now)  # guests make nobody faster: alone it is at least as fast as this
-        least = pulse.drop_pct(now.value_s - now.error_s)
-        most = pulse.drop_pct(now.value_s + now.error_s)
+        error_s = pulse.error_s(now)
+        least = pulse.drop_pct(now.value_s - error_s)
+        most = pulse.drop_pct(now.value_s + error_s)
         if at_s >= window.since_s + rules.patience_s:
             least = most = pulse.drop_pct(now.value_s)
         self._is_unfelt = most <= rules.resting_drop_pct
@@ -205,6 +250,12 @@ class Steps:
         if least > rules.tolerated_drop_pct:
             return Verdict.SLOWER
         return Verdict.FINE if most <= rules.tolerated_drop_pct else None
+
+    def _at_a_glance(self, now: Middle) -> Verdict | None:
+        """A step that went much too far is seen at once, and each report more is a loss."""
+        least = self.pulse.drop_pct(now.value_s - 2 * self.pulse.error_s(now))
+        probes = self.total_pct > self.rules.start_share_pct and self._drops_in_a_row == 0
+        return Verdict.MUCH_SLOWER if probes and least >= self.rules.severe_drop_pct else None
 
     def _decide(self, verdict: Verdict, at_s: float) -> None:
         if verdict is Verdict.FINE:
@@ -244,6 +295,8 @@ class Steps:
 
     def _rest(self, at_s: float) -> None:
         """Probing may cost what is tolerated; what lasts costs less."""
+        if self.total_pct <= 0:
+            self._seen_alone()
         now = self.pulse.now(self._window, self.rules.sure_reports).value_s
         less = self.total_pct - self.rules.grow_points
         costs = self.pulse.drop_pct(now) > self.rules.resting_drop_pct

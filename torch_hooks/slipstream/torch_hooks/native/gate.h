@@ -88,6 +88,7 @@ bool slip_owner_speaks(struct slip_owner* owner, uint64_t now_ns);
 void slip_owner_turned(const struct slip_owner* owner, uint64_t now_ns);
 bool slip_owner_spares(const struct slip_owner* owner, uint64_t begin_ns, uint64_t duration_ns,
                        uint64_t now_ns);
+void slip_owner_is_charged(void);
 void slip_owner_device_ends(uint64_t ends_ns);
 uint64_t slip_owner_crossed_ns(uint64_t began_ns);
 

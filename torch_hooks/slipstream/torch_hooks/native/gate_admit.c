@@ -126,6 +126,9 @@ static struct verdict judge(uint64_t begin_ns, uint64_t duration_ns, uint64_t no
     return go;
   }
   struct verdict verdict = by_share(now_ns);
+  if (verdict.go) {
+    slip_owner_is_charged();
+  }
   verdict.word = owner.word;
   verdict.on_word = !verdict.go;
   verdict.futex = owner.futex;

@@ -29,6 +29,7 @@ static uint64_t reference_used_ns;
 static uint64_t crossing_since_ns;
 static uint64_t crossing_used_ns;
 static uint64_t device_ends_ns; /* when all is done that was launched by hand */
+static bool is_shares; /* what was launched last had leave by the share, and not by a wait */
 
 void slip_owner_reset(void) {
   budget_filled_ns = slip_now_ns(); /* what nobody could lose is not saved up */
@@ -119,7 +120,8 @@ static void refer(uint64_t now_ns) {
 }
 
 /* The owner has gone on while an operator of ours ran. What we used since then it lost: until then
- * we were alone, so all that was used beyond that time came after it. */
+ * we were alone, so all that was used beyond that time came after it. What the share allowed is paid
+ * for out of the bucket: charged to this budget, too, a share would take the waits away for good. */
 static void charge_overrun(const struct slip_owner* owner, uint64_t now_ns) {
   struct slip_gate* gate = slip_gate();
   int64_t lost_ns = (int64_t)(device_ends_ns - owner->closed_ns);
@@ -129,7 +131,7 @@ static void charge_overrun(const struct slip_owner* owner, uint64_t now_ns) {
     lost_ns = (int64_t)crossing_used_ns - (alone_ns > 0 ? alone_ns : 0);
     lost_ns = lost_ns < after_ns ? lost_ns : after_ns;
   }
-  if (lost_ns > 0) {
+  if (lost_ns > 0 && !is_shares) {
     gate->overruns++;
     gate->overrun_ns += (uint64_t)lost_ns;
     gate->budget_ns -= lost_ns;
@@ -169,17 +171,22 @@ bool slip_owner_spares(const struct slip_owner* owner, uint64_t begin_ns, uint64
   uint64_t debt_ns = gate->budget_ns < 0 ? (uint64_t)-gate->budget_ns : 0;
   if (end_ns + debt_ns <= owner->ends_ns) {
     gate->fitted++;
+    is_shares = false;
     return true;
   }
   uint64_t beyond_ns = end_ns > owner->ends_ns ? end_ns - owner->ends_ns : 0;
   uint64_t risk_ns = beyond_ns < duration_ns ? beyond_ns : duration_ns;
   if (gate->budget_ns > (int64_t)risk_ns) {
     gate->risked++;
+    is_shares = false;
     return true;
   }
   gate->refused++;
   return false;
 }
+
+/* Leave was given by the share. */
+void slip_owner_is_charged(void) { is_shares = true; }
 
 void slip_owner_device_ends(uint64_t ends_ns) { device_ends_ns = ends_ns; }
 
