@@ -103,6 +103,9 @@ def without_collecting(import_all: Callable[[], None]) -> None:
         import_all()
     finally:
         if collects:
+            if not gc.get_freeze_count():  # then all of it is old, without a look at it
+                gc.freeze()
+                gc.unfreeze()
             gc.enable()
 
 
