@@ -9,12 +9,13 @@ import shutil
 import subprocess
 import sys
 import time
+import zlib
 from typing import TYPE_CHECKING
 
 import pytest
 
 from checkpoint_rig import FIRST, SECOND, THIRD, Training, equal, saved
-from slipstream.torch_hooks.checkpoint import carry, generations, own
+from slipstream.torch_hooks.checkpoint import carry, checksums, generations, own
 from slipstream.torch_hooks.checkpoint.errors import CheckpointError, DamagedError
 from slipstream.torch_hooks.checkpoint.generations import Shard
 from slipstream.torch_hooks.checkpoint.restoring import restore, sources
@@ -80,6 +81,32 @@ def test_a_damaged_one_is_not_carried(tmp_path: Path, damage: str) -> None:
         carry.carry(tmp_path / "here", tmp_path / "there")
     assert generations.complete(tmp_path / "there") == [FIRST]
     assert carry.main([str(tmp_path / "here"), str(tmp_path / "there")]) == 1
+
+
+def test_an_index_that_knows_another_number_of_pieces_is_not_followed(tmp_path: Path) -> None:
+    """Nothing is carried without a checksum of its own."""
+    saved(tmp_path / "here", FIRST)
+    folder = tmp_path / "here" / str(FIRST)
+    index = generations.read_index(tmp_path / "here", FIRST, Shard())
+    index["checksum"]["pieces"].append(0)
+    generations.write_index(folder, Shard(), index)
+    with pytest.raises(DamagedError, match="knows 2 pieces"):
+        carry.carry(tmp_path / "here", tmp_path / "there")
+
+
+def test_pieces_are_put_where_they_were_whoever_carries_them(tmp_path: Path) -> None:
+    """Several threads carry one file, and its last piece is shorter."""
+    saved(tmp_path / "here", FIRST)
+    folder = tmp_path / "here" / str(FIRST)
+    index = generations.read_index(tmp_path / "here", FIRST, Shard())
+    raw = (folder / Shard().data).read_bytes()[: index["bytes"]]
+    most = len(raw) // 7
+    assert len(raw) % most
+    sums = [zlib.crc32(raw[at : at + most]) for at in range(0, len(raw), most)]
+    index["checksum"] = {"kind": checksums.CRC32, "piece_bytes": most, "pieces": sums}
+    generations.write_index(folder, Shard(), index)
+    carry.carry(tmp_path / "here", tmp_path / "there")
+    assert (tmp_path / "there" / str(FIRST) / Shard().data).read_bytes() == raw
 
 
 def test_shards_of_several_nodes_come_together(tmp_path: Path) -> None:

@@ -75,6 +75,17 @@ def test_memory_is_there_before_the_first_checkpoint(tmp_path: Path) -> None:
     assert prepared.keys() < files(tmp_path / "new").keys()
 
 
+def test_a_checkpoint_is_whole_before_there_is_memory_for_the_next(tmp_path: Path) -> None:
+    """Whoever carries it need not share the processors; whoever saves again has it by then."""
+    writer = Writer(tmp_path, Shard(), pytest.fail)
+    writer.save(FIRST, Training().snapshot())
+    while not generations.complete(tmp_path):
+        pass
+    assert len(files(tmp_path)) == 1
+    writer.finish()
+    assert len(files(tmp_path)) == 2
+
+
 def test_the_next_process_uses_the_files_of_the_last(tmp_path: Path) -> None:
     """What is older than the newest generation, and what was begun and never finished."""
     saved(tmp_path, FIRST, SECOND)

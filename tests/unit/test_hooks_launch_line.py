@@ -205,3 +205,22 @@ except ValueError:
         check=True,
     )
     assert done.stdout.split() == ["False", str(collects)]
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_what_an_import_made_is_old_and_not_looked_through(*, frozen: bool) -> None:
+    """Nor is it kept for ever; what a program has frozen itself is left as it is."""
+    program = f"""
+import gc
+from slipstream.torch_hooks.inject.sitecustomize import without_collecting
+made = []
+{"gc.freeze()" if frozen else ""}
+looks, held = [], gc.get_freeze_count()
+gc.callbacks.append(lambda phase, _: looks.append(phase))
+without_collecting(lambda: made.extend([] for _ in range(100_000)))
+more = [[] for _ in range(10)]
+print(not looks, gc.get_freeze_count() == held)
+"""
+    words = [sys.executable, "-c", program]
+    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == [str(not frozen), "True"]

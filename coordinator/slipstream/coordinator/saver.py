@@ -90,9 +90,9 @@ class Saver:
             self._numbers[job_id] = number
             self._problems[job_id] = self._problems_of(job_id)
             node.orders.saving.add(job_id)
+            node.settle()  # its pages are told now, not at the next tick
             if number != _NOBODY:
                 self._tell("mapped", job_id=job_id, files=node.preparing.files_of(seat, pages))
-            node.settle()  # its pages are told now, not at the next tick
 
     def discard(self, job_id: int, token: str, uid: int) -> None:
         """Remove the durable copy of a job that is long gone; the answer is in `told`."""

@@ -352,7 +352,8 @@ def _keep_dynamo_out(boundaries: Boundaries) -> None:
     def complain(error: Exception) -> None:
         _process.notes.problem("torch.compile", f"{error}; compiled steps may warn about our hooks")
 
-    dynamo.keep_out(boundaries.before_step, boundaries.after_step, on_error=complain)
+    late, hooks = _process.block is not None, (boundaries.before_step, boundaries.after_step)
+    dynamo.keep_out(*hooks, on_error=complain, late=late)
 
 
 def _watch_loaders() -> LoaderWaits:

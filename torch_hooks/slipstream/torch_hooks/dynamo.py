@@ -4,16 +4,18 @@
 A compiled `optimizer.step` would have Dynamo trace into the hooks, warn about what it finds there,
 and leave it out of what it compiles. Told to skip them it breaks its graph around them and calls
 them as they are: torch's own (private) way for code that it must not touch, and one without a
-wrapper that would cost each step a microsecond. Dynamo is slow to import and comes with the first
-optimizer; until then there is nobody to tell.
+wrapper that would cost each step a microsecond. Dynamo is slow to import and comes late (see
+`late_dynamo`); until then there is nobody to tell.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import TYPE_CHECKING
 
-from slipstream.torch_hooks.inject.sitecustomize import watch
+from slipstream.torch_hooks import late_dynamo
+from slipstream.torch_hooks.inject.sitecustomize import watch, without_collecting
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -22,10 +24,15 @@ if TYPE_CHECKING:
 _OURS = ("slipstream.torch_hooks.", "slipstream.wire.")
 
 
-def keep_out(*hooks: Callable[..., object], on_error: Callable[[Exception], None]) -> None:
+def keep_out(
+    *hooks: Callable[..., object], on_error: Callable[[Exception], None], late: bool = False
+) -> None:
     """Have Dynamo call these as they are, and everything of ours that they call.
 
-    `on_error` hears of a torch that has no such thing (any more).
+    Args:
+        hooks: they.
+        on_error: hears of a torch that has no such thing (any more).
+        late: whether torch's optimizers are not to import it before it is used.
     """
 
     def told() -> None:
@@ -35,8 +42,14 @@ def keep_out(*hooks: Callable[..., object], on_error: Callable[[Exception], None
             on_error(error)
 
     def after(import_dynamo: Callable[[], None]) -> None:
-        import_dynamo()
-        told()
+        def now() -> None:
+            without_collecting(import_dynamo)
+            told()
+
+        if late and late_dynamo.may_wait(os.environ):
+            late_dynamo.put_off(now)
+        else:
+            now()
 
     if "torch._dynamo" in sys.modules:
         told()

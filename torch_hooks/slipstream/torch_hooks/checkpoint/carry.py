@@ -17,11 +17,14 @@ import json
 import mmap
 import os
 import sys
+import threading
 import time
 import zlib
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
+from slipstream.torch_hooks import copying
 from slipstream.torch_hooks.checkpoint import checksums, durable, generations, own
 from slipstream.torch_hooks.checkpoint.errors import CheckpointError, DamagedError
 from slipstream.torch_hooks.checkpoint.generations import Generation, Shard
@@ -171,25 +174,50 @@ def _carry_shard(source: Path, target: Path, generation: Generation, shard: Shar
 
 
 def _carry_storages(source: Path, target: Path, shard: Shard, index: dict[str, Any]) -> int:
-    size, expected = index["bytes"], index["checksum"]
-    checksum = checksums.named(expected["kind"])
+    size = index["bytes"]
     with (source / shard.data).open("rb") as file:
         if os.fstat(file.fileno()).st_size < size:
             raise DamagedError(f"{file.name} was cut off")
-        # Read, not mapped: the training may cut the file short, and touching a hole would kill us.
         with durable.draft(target / shard.data, size) as draft:
-            buffer = mmap.mmap(-1, expected["piece_bytes"])
-            address = ctypes.addressof(ctypes.c_char.from_buffer(buffer))
-            at = 0
-            for wanted in expected["pieces"]:
-                count = min(expected["piece_bytes"], size - at)
-                piece = memoryview(buffer)[:count]
-                if file.readinto(piece) != count or checksum(address, count) != wanted:
-                    raise DamagedError(f"{file.name} is not what its index says, from byte {at} on")
-                draft.write(piece)
-                durable.begin_writing(draft.fileno(), at, count)
-                at += count
+            _copy_pieces(file, draft.fileno(), index)
     return int(size)
+
+
+def _copy_pieces(file: BinaryIO, target: int, index: dict[str, Any]) -> None:
+    """All of them, verified, by as many threads as there are processors."""
+    size, expected = index["bytes"], index["checksum"]
+    checksum = checksums.named(expected["kind"])
+    most = expected["piece_bytes"]
+    pieces = [(most * at, wanted) for at, wanted in enumerate(expected["pieces"])]
+    if len(pieces) != -(-size // most):
+        raise DamagedError(f"{file.name}: its index knows {len(pieces)} pieces of {size} bytes")
+    damaged = threading.Event()
+
+    def copy(mine: Sequence[tuple[int, int]]) -> None:
+        # Read, not mapped: the training may cut the file short, and touching a hole would kill us.
+        buffer = mmap.mmap(-1, most)
+        address = ctypes.addressof(ctypes.c_char.from_buffer(buffer))
+        for at, wanted in mine:
+            if damaged.is_set():
+                return
+            count = min(most, size - at)
+            piece = memoryview(buffer)[:count]
+            if os.preadv(file.fileno(), [piece], at) != count or checksum(address, count) != wanted:
+                damaged.set()
+                raise DamagedError(f"{file.name} is not what its index says, from byte {at} on")
+            _write(target, piece, at)
+            durable.begin_writing(target, at, count)
+
+    threads = min(len(pieces), copying.threads())
+    with ThreadPoolExecutor(threads) as others:
+        # In turn: together they go through the file from its beginning to its end.
+        list(others.map(copy, [pieces[first::threads] for first in range(threads)]))
+
+
+def _write(descriptor: int, piece: memoryview, at: int) -> None:
+    while piece:
+        count = os.pwrite(descriptor, piece, at)
+        piece, at = piece[count:], at + count
 
 
 def _carry_own(source: Path, target: Path, index: dict[str, Any]) -> int:

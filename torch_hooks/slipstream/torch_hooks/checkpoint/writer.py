@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import contextlib
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from slipstream.torch_hooks import copying
 from slipstream.torch_hooks.checkpoint import checksums, generations
 from slipstream.torch_hooks.checkpoint.errors import CheckpointError
 from slipstream.torch_hooks.checkpoint.ramdisk import MappedFile
-from slipstream.torch_hooks.copying import copy
+from slipstream.torch_hooks.copying import Piece
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
 
 _ALIGNMENT = 64
 _SPARE = ".spare"
+_LATER_S = 3.0
+"""After a checkpoint: when memory for the next one is had."""
 
 
 @dataclass(frozen=True)
@@ -105,6 +109,7 @@ class Writer:
         """The last of this process that is on the shared filesystem."""
         self._files: list[tuple[Generation | None, MappedFile]] = []
         self._thread: threading.Thread | None = None
+        self._in_a_hurry = threading.Event()
         self.ready = False
         """Whether there is room for a checkpoint."""
 
@@ -123,13 +128,13 @@ class Writer:
         except (CheckpointError, OSError) as error:
             self._save_there(generation, snapshot, error)
             return
-        for storage, (offset, count) in zip(snapshot.storages, places):  # noqa: B905 (Python 3.9)
-            _copy(storage, file, offset, count)
+        _copy_all(snapshot.storages, places, file)
         self._in_background(lambda: self._complete(generation, snapshot, file))
 
     def finish(self) -> None:
         """Wait until what is in the background is done."""
         if self._thread is not None:
+            self._in_a_hurry.set()
             self._thread.join()
             self._thread = None
 
@@ -141,6 +146,7 @@ class Writer:
                 self._on_problem(str(error) or repr(error))
 
         self.finish()
+        self._in_a_hurry.clear()
         # Not a daemon: a program that ends at once still leaves a whole checkpoint behind.
         self._thread = threading.Thread(target=harmless, name="slipstream checkpoint")
         self._thread.start()
@@ -193,7 +199,9 @@ class Writer:
         kind, checksum, shortcoming = checksums.best()
         if shortcoming:
             self._on_problem(f"checksums take longer than they need to: {shortcoming}")
-        sums = [checksum(*piece) for piece in checksums.pieces(file.address, size)]
+        with ThreadPoolExecutor(copying.threads()) as threads:
+            pieces = checksums.pieces(file.address, size)
+            sums = list(threads.map(lambda piece: checksum(*piece), pieces))
         folder = self._root / str(generation)
         folder.mkdir(mode=0o700, exist_ok=True)
         old_folder = file.path.parent
@@ -206,7 +214,10 @@ class Writer:
             self._clear()
         self._adopt()
         self._forget_smaller_than(size, max(generations.complete(self._root)[-2:-1], default=None))
-        self._have(size)  # the next one must not wait for memory either
+        # The next one must not wait for memory either. But this one may be on its way elsewhere,
+        # and its training with it: so much memory takes a processor from those who carry it.
+        self._in_a_hurry.wait(_LATER_S)
+        self._have(size)
 
     def _trusted(self) -> Generation | None:
         """What one would go on from now: written by this process, or read by it."""
@@ -278,12 +289,21 @@ class Writer:
         path.unlink(missing_ok=True)
 
 
-def _copy(storage: torch.UntypedStorage, file: MappedFile, offset: int, count: int) -> None:
-    if not count:
-        return
-    if storage.device.type == "cpu":
-        copy(file.address + offset, storage.data_ptr(), count)
-        return
+def _copy_all(
+    storages: Sequence[torch.UntypedStorage], places: Sequence[tuple[int, int]], file: MappedFile
+) -> None:
+    pieces = []
+    for storage, (offset, count) in zip(storages, places):  # noqa: B905 (Python 3.9)
+        if count and storage.device.type == "cpu":
+            pieces.append(Piece(file.address + offset, storage.data_ptr(), count))
+        elif count:
+            _copy_from_device(storage, file, offset, count)
+    copying.copy_all(pieces)
+
+
+def _copy_from_device(
+    storage: torch.UntypedStorage, file: MappedFile, offset: int, count: int
+) -> None:
     import torch  # noqa: PLC0415 (the program has it)
 
     there = torch.frombuffer(file.map, dtype=torch.uint8, count=count, offset=offset)

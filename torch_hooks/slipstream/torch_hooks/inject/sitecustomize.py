@@ -85,7 +85,7 @@ def _attaching(import_torch: Callable[[], None]) -> None:
     if attach:
         attach.torch_is_coming()
     try:
-        _without_collecting(import_torch)
+        without_collecting(import_torch)
     finally:
         if attach:
             attach.launch_line.leave()
@@ -93,16 +93,19 @@ def _attaching(import_torch: Callable[[], None]) -> None:
         attach.attach()
 
 
-def _without_collecting(import_torch: Callable[[], None]) -> None:
+def without_collecting(import_all: Callable[[], None]) -> None:
     """What an import makes stays: to look for garbage in it takes a tenth of its time."""
     import gc  # noqa: PLC0415 (built in; most programs never come here)
 
     collects = gc.isenabled()
     gc.disable()
     try:
-        import_torch()
+        import_all()
     finally:
         if collects:
+            if not gc.get_freeze_count():  # then all of it is old, without a look at it
+                gc.freeze()
+                gc.unfreeze()
             gc.enable()
 
 
