@@ -30,6 +30,8 @@ setup: native ## install system packages and the Python environment, nothing els
 native: $(VENV)
 	@$(BIN)/python -m slipstream.torch_hooks.native build > build/native.log
 	$(BIN)/python -m slipstream.estimator.native build >> build/native.log
+	# As an installation has them: else each process of a user compiles fifty modules at its start.
+	$(BIN)/python -m compileall -q torch_hooks/slipstream
 
 demo: native ## the same PyTorch jobs on stock Slurm and with Slipstream; report in build/demo
 	@PYTHONPATH=examples $(BIN)/python -m demo --out build/demo $(ARGS)
