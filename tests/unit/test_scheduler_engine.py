@@ -19,7 +19,7 @@ pytestmark = pytest.mark.unit
 def test_slurm_is_asked_a_moment_after_a_submission(tmp_path: Path) -> None:
     """Not at once, so that a burst is read together; and no more once Slurm has shown the job.
 
-    If it did not show it, it is asked a second time; then no more: the job may never come.
+    Nor once it was asked and did not show it: the job may never come.
     """
     now_s = [10.0]
     engine = Engine(
@@ -28,28 +28,9 @@ def test_slurm_is_asked_a_moment_after_a_submission(tmp_path: Path) -> None:
     assert not engine.expecting(0.0)
     engine.take(submitted(request(1), 10.0))
     assert not engine.expecting(0.0)
-    now_s[0] = 10.2
-    assert engine.expecting(0.0)
-    assert not engine.expecting(10.2)
     now_s[0] = 11.0
+    assert engine.expecting(0.0)
     assert engine.expecting(10.9)
     assert not engine.expecting(11.0)
     engine.take(looked(11.0, sight("7", request(1))))
     assert not engine.expecting(0.0)
-
-
-def test_a_burst_is_read_when_it_has_ended(tmp_path: Path) -> None:
-    """Or after a second, if it does not end."""
-    now_s = [10.0]
-    engine = Engine(
-        machine(node("n1"), rules=RULES), lambda _: None, tmp_path / "off", clock=lambda: now_s[0]
-    )
-    for number in range(1, 20):
-        now_s[0] = 10.0 + 0.05 * number
-        engine.take(submitted(request(number), now_s[0]))
-        assert not engine.expecting(0.0)
-    now_s[0] = 11.06
-    engine.take(submitted(request(20), now_s[0]))
-    assert engine.expecting(0.0), "the first one has waited for a second"
-    now_s[0] = 11.2
-    assert engine.expecting(11.1), "nobody has come any more"

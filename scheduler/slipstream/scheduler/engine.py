@@ -43,10 +43,7 @@ if TYPE_CHECKING:
     from slipstream.estimator import Clues
 
 _LOG = logging.getLogger(__name__)
-_BURST_ENDS_S: Final = 0.1
-"""Nobody has submitted for so long: what came together can be read together."""
 _MOMENT_S: Final = 1.0
-"""A burst that does not end is read after so long; and who was not in the queue yet, once more."""
 
 
 @dataclass(slots=True)
@@ -206,15 +203,13 @@ class Engine:
             self.take(SwitchedOn(self._clock()))
 
     def expecting(self, looked_at_s: float) -> bool:
-        """Whether jobs were announced a moment ago that Slurm has not been asked for since.
+        """Whether a job was announced a moment ago that Slurm has not been asked for since.
 
-        Not at once: a burst of submissions is read from the queue together. And not for ever: a job
+        Not at once: a burst of submissions is read from the queue together. And not again: a job
         that was not there then may never come.
         """
-        jobs = self.machine.state.jobs.values()
-        announced_s = [job.since_s for job in jobs if job.phase is Phase.SUBMITTED]
-        if not announced_s:
-            return False
-        due_s = [max(announced_s) + _BURST_ENDS_S, *(one + _MOMENT_S for one in announced_s)]
         now_s = self._clock()
-        return any(looked_at_s < one <= now_s for one in due_s)
+        return any(
+            job.phase is Phase.SUBMITTED and looked_at_s < job.since_s + _MOMENT_S <= now_s
+            for job in self.machine.state.jobs.values()
+        )
