@@ -92,6 +92,7 @@ def test_a_burst_is_told_of_once_when_it_has_ended(
     rig: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Slurm is asked for all of them together, and again for who comes later."""
+    rig.holds = True
     monkeypatch.setattr(submit_socket, "_BURST_ENDS_S", 1.0)
     for number in range(1, 6):
         rig.ask(submission(token(number)))
@@ -100,6 +101,16 @@ def test_a_burst_is_told_of_once_when_it_has_ended(
     rig.ask(submission(token(6)))
     wait_for(lambda: rig.bursts > 1)
     assert rig.bursts == 2
+
+
+def test_who_does_not_wait_for_us_is_not_hurried_after(
+    rig: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the board nobody is held; a look a second later is soon enough."""
+    monkeypatch.setattr(submit_socket, "_BURST_ENDS_S", 0.01)
+    rig.ask(submission(token(1)))
+    time.sleep(0.1)
+    assert rig.bursts == 0
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,7 @@ class SubmitSocket:
         engine: decides.
         trusted: uids that may ask.
         holds: whether jobs are kept to their advice by soft hold.
-        in_queue: called when those who came together are in Slurm's queue.
+        in_queue: called when those who came together, and wait for soft hold, are in the queue.
     """
 
     def __init__(
@@ -94,13 +94,13 @@ class SubmitSocket:
         peer.setblocking(False)
         asker = _Asker(
             *(peer, self._engine, self._holds, self._askers.discard, self._repeats),
-            answered=self._came,
+            waits=self._came,
         )
         self._askers.add(asker)
         asker.hear()  # Lua has connected, and perhaps written
 
     def _came(self) -> None:
-        """One more of a burst, or the first."""
+        """One more of a burst that waits for soft hold, or the first."""
         if self._burst is not None:
             self._burst.cancel()
         self._burst = asyncio.get_running_loop().call_later(_BURST_ENDS_S, self._in_queue)
@@ -117,14 +117,14 @@ class _Asker:
         gone: Callable[[_Asker], None],
         repeats: Repeats,
         *,
-        answered: Callable[[], None],
+        waits: Callable[[], None],
     ) -> None:
         self._peer = peer
         self._engine = engine
         self._holds = holds
         self._gone = gone
         self._repeats = repeats
-        self._tell = answered
+        self._waits = waits
         self._heard = b""
         self._answered = False
         self._loop = asyncio.get_running_loop()
@@ -181,7 +181,6 @@ class _Asker:
         counters = self._engine.counters
         counters.answer_s_sum += took_s
         counters.answer_s_max = max(counters.answer_s_max, took_s)
-        self._tell()
 
     def _said(self, line: bytes) -> bytes:
         if again := self._repeats.answer(line):
@@ -201,7 +200,10 @@ class _Asker:
             isinstance(one, Advise) and one.advice.strength is Strength.REQUIRE for one in commands
         )
         given = request.gpus.count if request.gpus != clues.request.gpus else 0
-        said = answer(message, _FIRST_HOLD_S if bound and self._holds() else 0, given)
+        held = bound and self._holds()
+        if held:
+            self._waits()
+        said = answer(message, _FIRST_HOLD_S if held else 0, given)
         self._repeats.keep(line, clues, request, commands, said)
         return said
 
