@@ -31,6 +31,8 @@ native: $(VENV)
 	@$(BIN)/python -m compileall -q torch_hooks/slipstream # as an installed wheel: jobs import these
 	$(BIN)/python -m slipstream.torch_hooks.native build > build/native.log
 	$(BIN)/python -m slipstream.estimator.native build >> build/native.log
+	# As an installation has them: else each process of a user compiles fifty modules at its start.
+	$(BIN)/python -m compileall -q torch_hooks/slipstream
 
 demo: native ## the same PyTorch jobs on stock Slurm and with Slipstream; report in build/demo
 	@PYTHONPATH=examples $(BIN)/python -m demo --out build/demo $(ARGS)

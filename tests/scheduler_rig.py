@@ -42,9 +42,15 @@ class Served:
     loop: asyncio.AbstractEventLoop
     entries: list[Entry] = field(default_factory=list)
     holds: bool = False
+    bursts: int = 0
+    """How often those who came together were said to be in the queue."""
     orders: Orders = field(default_factory=Orders)
     url: str = ""
     """Of the dashboard, if it was asked for."""
+
+    def in_queue(self) -> None:
+        """A burst has ended."""
+        self.bursts += 1
 
     def tell(self, *events: Event) -> None:
         """Events, in the loop's thread as always."""
@@ -108,7 +114,7 @@ async def _serve(rig: Served, uids: frozenset[int], port: socket.socket | None) 
         elif not isinstance(report, Discarded):
             rig.engine.take(report)
 
-    submit = SubmitSocket(rig.engine, uids, lambda: rig.holds)
+    submit = SubmitSocket(rig.engine, uids, lambda: rig.holds, rig.in_queue)
     reports = EventSocket(rig.engine.counters, uids, told, rig.orders)
 
     def carrier() -> str:

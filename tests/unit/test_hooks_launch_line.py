@@ -10,16 +10,20 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from coordinator_rig import eventually
-from slipstream.coordinator import blocks
+from slipstream.coordinator import blocks, guest_locks
 from slipstream.torch_hooks import block as hook_blocks
 from slipstream.torch_hooks import launch_line
 from slipstream.torch_hooks.launch_line import Place
 from slipstream.wire import launches
 from slipstream.wire.control_block import Identity, Phase, Role
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 pytestmark = pytest.mark.unit
 
@@ -53,13 +57,15 @@ def run_dir(tmp_path: Path) -> str:
     folder.mkdir()
     for name in launches.names(2):
         (folder / name).touch(mode=0o444)
+    for gpu in "abc":
+        Path(launches.gpu_path(str(tmp_path), gpu)).touch(mode=0o444)
     return str(tmp_path)
 
 
-def taken(run_dir: str, patience_s: float = 30.0) -> Place:
+def taken(run_dir: str, patience_s: float = 30.0, gpu_uuids: Sequence[str] = ()) -> Place:
     """A place, or what comes of waiting for one."""
     place = Place()
-    place.take(run_dir, patience_s)
+    place.take(run_dir, patience_s, gpu_uuids)
     return place
 
 
@@ -94,6 +100,63 @@ def test_the_order_in_which_they_came_is_kept(run_dir: str) -> None:
         thread.join(30)
     assert came == [0, 1, 2, 3, 4, 5]
     ahead[1].leave()
+
+
+def test_who_has_one_of_its_gpu_before_it_lets_others_pass(
+    run_dir: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their GPU may have nobody, and its own is taken for a while."""
+    monkeypatch.setattr(launch_line, "_LET_PASS_S", 1.0)
+    ahead = [taken(run_dir, gpu_uuids=["a"]), taken(run_dir, gpu_uuids=["b"])]
+    came: list[str] = []
+
+    def wait(gpu: str) -> None:
+        place = taken(run_dir, gpu_uuids=[gpu])
+        came.append(gpu)
+        place.leave()
+
+    threads = [threading.Thread(target=wait, args=(gpu,)) for gpu in ("a", "c")]
+    threads[0].start()
+    time.sleep(0.3)  # it is next, and has let go of that
+    threads[1].start()
+    assert eventually(lambda: _in_line(run_dir) == 2)
+    ahead[1].leave()
+    for thread in threads:
+        thread.join(30)
+    assert came == ["c", "a"]
+    ahead[0].leave()
+
+
+def test_where_there_are_cores_for_all_nobody_lets_others_pass(
+    run_dir: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody waits for the last but one number."""
+    monkeypatch.setattr(launch_line, "_LET_PASS_S", 3600.0)
+    (Path(launches.folder(run_dir)) / "2").touch(mode=0o444)
+    first, second = (taken(run_dir, gpu_uuids=["a"]) for _ in range(2))
+    assert second.held is not None
+    second.leave()
+    first.leave()
+
+
+def test_nobody_lets_others_pass_twice(run_dir: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The one before it on its GPU may import for ever; there is a place for it all the same."""
+    monkeypatch.setattr(launch_line, "_LET_PASS_S", 0.05)
+    first = taken(run_dir, gpu_uuids=["a"])
+    assert taken(run_dir, gpu_uuids=["a"]).held is not None
+    first.leave()
+
+
+def test_a_gpu_is_given_back_with_the_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a node whose coordinator has made the files: the next one of it passes nobody by."""
+    monkeypatch.setattr(launch_line, "_LET_PASS_S", 3600.0)
+    guest_locks.make(tmp_path, ["a", "b"])
+    for _ in range(3):
+        place = taken(str(tmp_path), gpu_uuids=["a", "b"])
+        assert place.held is not None
+        place.leave()
 
 
 def _in_line(run_dir: str) -> int:

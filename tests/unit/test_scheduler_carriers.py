@@ -13,14 +13,25 @@ from core_world import token
 from slipstream.core.advice import Advice
 from slipstream.core.classes import Strength
 from slipstream.core.reasons import Reason
+from slipstream.scheduler import hold_sink
 from slipstream.scheduler.carriers import Carrier, Carriers, Choice
 from slipstream.scheduler.hold_sink import HoldSink
 from slipstream.scheduler.sink import SinkError
-from slipstream.slurm_plugin import Gres, Job, JobState, Kind, Node, NodeState, SlurmError, Snapshot
+from slipstream.slurm_plugin import (
+    Changes,
+    Gres,
+    Job,
+    JobState,
+    Kind,
+    Node,
+    NodeState,
+    SlurmError,
+    Snapshot,
+)
 from slipstream.slurm_plugin.records import Asked, Times
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from slipstream.slurm_plugin import JobUpdate
 
@@ -74,6 +85,10 @@ class World:
     used: bool = True
     nudges: int = 0
     changes: list[JobUpdate] = field(default_factory=list)
+    told: list[Callable[[Snapshot, Changes], None]] = field(default_factory=list)
+
+    def subscribe(self, told: Callable[[Snapshot, Changes], None]) -> None:
+        self.told.append(told)
 
     def snapshot(self) -> Snapshot:
         return Snapshot(self.jobs, (NODE,), self.looked_at_s, self.error)
@@ -163,6 +178,26 @@ def test_the_thread_works_and_survives_a_refusal() -> None:
     time.sleep(0.05)  # a refusal or none: the next one must come through
     world.refuses = None
     sink.advise(advice())
+    deadline = time.monotonic() + 20
+    while not world.changes and time.monotonic() < deadline:
+        time.sleep(0.01)
+    sink.stop()
+    assert len(world.changes) == 1
+
+
+def test_a_job_is_seen_to_as_soon_as_the_poller_has_seen_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Not with the next tick, which does not come here."""
+    monkeypatch.setattr(hold_sink, "_TICK_S", 3600.0)
+    world = World(jobs=())
+    sink = world.sink()
+    sink.start()
+    sink.advise(advice("n1"))
+    time.sleep(0.05)  # it has looked, and found nobody
+    world.jobs, world.looked_at_s = (JOB,), time.time()
+    for told in world.told:
+        told(world.snapshot(), Changes(added=(JOB,)))
     deadline = time.monotonic() + 20
     while not world.changes and time.monotonic() < deadline:
         time.sleep(0.01)

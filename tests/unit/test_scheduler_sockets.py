@@ -18,7 +18,7 @@ from scheduler_rig import Served, served, submission
 from slipstream.core.classes import Mode, Role
 from slipstream.core.commands import Admit, Advise
 from slipstream.core.events import JobSubmitted, SlurmLost
-from slipstream.scheduler import peers
+from slipstream.scheduler import peers, submit_socket
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -86,6 +86,31 @@ def test_the_answer_comes_before_anybody_writes(tmp_path: Path) -> None:
         before = len(rig.entries)
         assert rig.ask(submission(token(1)))
         assert len(rig.entries) == before + 1  # handed over, not written
+
+
+def test_a_burst_is_told_of_once_when_it_has_ended(
+    rig: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Slurm is asked for all of them together, and again for who comes later."""
+    rig.holds = True
+    monkeypatch.setattr(submit_socket, "_BURST_ENDS_S", 1.0)
+    for number in range(1, 6):
+        rig.ask(submission(token(number)))
+    assert rig.bursts == 0
+    wait_for(lambda: rig.bursts > 0)
+    rig.ask(submission(token(6)))
+    wait_for(lambda: rig.bursts > 1)
+    assert rig.bursts == 2
+
+
+def test_who_does_not_wait_for_us_is_not_hurried_after(
+    rig: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the board nobody is held; a look a second later is soon enough."""
+    monkeypatch.setattr(submit_socket, "_BURST_ENDS_S", 0.01)
+    rig.ask(submission(token(1)))
+    time.sleep(0.1)
+    assert rig.bursts == 0
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,9 @@ def make(run_dir: Path, gpu_uuids: Iterable[str]) -> None:
     """Make what is not there."""
     line = Path(launches.folder(str(run_dir)))
     found = [line / name for name in launches.names(os.cpu_count() or 1)]
-    found += [Path(path) for uuid in gpu_uuids for path in batons.paths(str(run_dir), uuid)]
+    for uuid in gpu_uuids:
+        found.append(Path(launches.gpu_path(str(run_dir), uuid)))
+        found += map(Path, batons.paths(str(run_dir), uuid))
     for folder in (line, Path(batons.folder(str(run_dir)))):
         folder.mkdir(mode=0o755, exist_ok=True)
     for path in found:

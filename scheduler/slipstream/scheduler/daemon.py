@@ -209,7 +209,7 @@ class Daemon:
     async def _serve_sockets(self) -> None:
         run_dir, ending = self._settings.run_dir, self._ending
         assert ending is not None  # noqa: S101 (serve has set it)
-        submit = SubmitSocket(self._engine, self._trusted, self._holds)
+        submit = SubmitSocket(self._engine, self._trusted, self._holds, self._poller.nudge)
         reports = EventSocket(self._engine.counters, self._trusted, self._heard, self._orders)
         app = Api(
             self._engine,

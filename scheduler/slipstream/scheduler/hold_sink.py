@@ -59,11 +59,13 @@ class HoldSink:
         self._changes = threading.Lock()
         self._wake = threading.Condition()
         self._news = False
+        self._refused = False
         self._stopping = False
         self._thread = threading.Thread(target=self._work, name="soft-hold", daemon=True)
 
     def start(self) -> None:
         """Work until `stop`."""
+        self._poller.subscribe(lambda _snapshot, _changes: self._look())
         self._thread.start()
 
     def stop(self, timeout_s: float = 10.0) -> None:
@@ -121,6 +123,12 @@ class HoldSink:
             yield
             self._acted_at_s = time.time()
 
+    def _look(self) -> None:
+        """The poller has seen something new: a job may be there that something is said of."""
+        with self._wake:
+            if not self._refused:
+                self._tell()
+
     def _tell(self) -> None:
         """Wake the working thread, if it has anything to do with what is said."""
         if self._acting:
@@ -139,6 +147,7 @@ class HoldSink:
                 _LOG.exception("soft hold failed")
                 rest_s = _AFTER_REFUSAL_S
             with self._wake:
+                self._refused = rest_s == _AFTER_REFUSAL_S
                 self._wake.wait_for(lambda: self._stopping or self._news, rest_s)
                 self._news = False
 

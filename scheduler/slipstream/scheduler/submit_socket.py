@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger(__name__)
 _FIRST_HOLD_S: Final = 10
 """Until soft hold has seen a job that must not start anywhere; afterwards it is Slurm's again."""
+_BURST_ENDS_S: Final = 0.05
+"""Nobody has asked for so long: what came together can be read from the queue together."""
 _PATIENCE_S: Final = 1.0
 """Lua gives up after 20 ms; who is slower than this is not Lua."""
 
@@ -39,12 +41,21 @@ class SubmitSocket:
         engine: decides.
         trusted: uids that may ask.
         holds: whether jobs are kept to their advice by soft hold.
+        in_queue: called when those who came together, and wait for soft hold, are in the queue.
     """
 
-    def __init__(self, engine: Engine, trusted: frozenset[int], holds: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        trusted: frozenset[int],
+        holds: Callable[[], bool],
+        in_queue: Callable[[], None] = lambda: None,
+    ) -> None:
         self._engine = engine
         self._trusted = trusted
         self._holds = holds
+        self._in_queue = in_queue
+        self._burst: asyncio.TimerHandle | None = None
         self._repeats = Repeats(
             engine, lambda settle: asyncio.get_running_loop().call_later(LATER_S, settle)
         )
@@ -58,6 +69,8 @@ class SubmitSocket:
         def close() -> None:
             loop.remove_reader(listener)
             listener.close()
+            if self._burst is not None:
+                self._burst.cancel()
             for asker in tuple(self._askers):
                 asker.close()
             self._repeats.settle()
@@ -79,9 +92,18 @@ class SubmitSocket:
             peer.close()
             return
         peer.setblocking(False)
-        asker = _Asker(peer, self._engine, self._holds, self._askers.discard, self._repeats)
+        asker = _Asker(
+            *(peer, self._engine, self._holds, self._askers.discard, self._repeats),
+            waits=self._came,
+        )
         self._askers.add(asker)
         asker.hear()  # Lua has connected, and perhaps written
+
+    def _came(self) -> None:
+        """One more of a burst that waits for soft hold, or the first."""
+        if self._burst is not None:
+            self._burst.cancel()
+        self._burst = asyncio.get_running_loop().call_later(_BURST_ENDS_S, self._in_queue)
 
 
 class _Asker:
@@ -94,12 +116,15 @@ class _Asker:
         holds: Callable[[], bool],
         gone: Callable[[_Asker], None],
         repeats: Repeats,
+        *,
+        waits: Callable[[], None],
     ) -> None:
         self._peer = peer
         self._engine = engine
         self._holds = holds
         self._gone = gone
         self._repeats = repeats
+        self._waits = waits
         self._heard = b""
         self._answered = False
         self._loop = asyncio.get_running_loop()
@@ -175,7 +200,10 @@ class _Asker:
             isinstance(one, Advise) and one.advice.strength is Strength.REQUIRE for one in commands
         )
         given = request.gpus.count if request.gpus != clues.request.gpus else 0
-        said = answer(message, _FIRST_HOLD_S if bound and self._holds() else 0, given)
+        held = bound and self._holds()
+        if held:
+            self._waits()
+        said = answer(message, _FIRST_HOLD_S if held else 0, given)
         self._repeats.keep(line, clues, request, commands, said)
         return said
 

@@ -2,11 +2,13 @@
 """The launch line: guests of a node import torch in the order they came, one for each core.
 
 An import is seconds of a core. Of sixteen at once on two cores all end last; in line the first
-trains while the others import, and the last ends no later. Owners do not queue.
+trains while the others import, and the last ends no later. Owners do not queue. Whose GPU has
+another that imports leaves the last free core to those behind it, once: theirs may have nobody.
 
 Locks as the baton's (flock; the kernel gives a lock back when its holder dies): who comes waits for
 `next`, in the kernel, which keeps the order; then for one of the numbers, and holds that while it
-imports. Nobody waits for ever: those before it may be stopped, or hang in a dead file system.
+imports, and its GPUs' locks if nobody has them. Nobody waits for ever: those before it may be
+stopped, or hang in a dead file system.
 """
 
 from __future__ import annotations
@@ -27,11 +29,15 @@ if TYPE_CHECKING:
 
 PATIENCE_S = 60.0
 _LOOK_EVERY_S = 0.01
+_LET_PASS_S = 0.3
+"""For so long whoever comes is before it; its GPU is busy for longer than that."""
 
 
 def wait(block: Block) -> int:
     """For a guest that is about to import torch: until it is its turn. Returns how long (ns)."""
-    return _place.take(block.run_dir) if block.identity.role == Role.GUEST else 0
+    if block.identity.role != Role.GUEST:
+        return 0
+    return _place.take(block.run_dir, gpu_uuids=block.identity.gpu_uuids)
 
 
 def leave() -> None:
@@ -44,17 +50,21 @@ class Place:
 
     def __init__(self) -> None:
         self.held: int | None = None
+        self._gpus: list[int] = []
         self._taken = threading.Event()
         self._lock = threading.Lock()
         self._left = threading.Event()
 
-    def take(self, run_dir: str, patience_s: float = PATIENCE_S) -> int:
+    def take(
+        self, run_dir: str, patience_s: float = PATIENCE_S, gpu_uuids: Sequence[str] = ()
+    ) -> int:
         """Wait for it; returns how long that took (ns). Where there is no line nobody waits."""
         began_ns = time.monotonic_ns()
         folder = launches.folder(run_dir)
         if os.path.exists(f"{folder}/{launches.NEXT}"):  # noqa: PTH110 (no pathlib in a user's process)
             # In a thread: a wait in the kernel, by which the order is kept, has no end of its own.
-            arguments = (folder, patience_s)
+            gpus = [launches.gpu_path(run_dir, one) for one in gpu_uuids]
+            arguments = (folder, gpus, patience_s)
             threading.Thread(target=self._queue, args=arguments, daemon=True).start()
             self._taken.wait(patience_s)
         return time.monotonic_ns() - began_ns
@@ -63,22 +73,61 @@ class Place:
         """Give it back, or want it no more."""
         with self._lock:
             self._left.set()
-            held, self.held = self.held, None
-            if held is not None:
-                os.close(held)
+            self.close()
 
-    def _queue(self, folder: str, patience_s: float) -> None:
+    def close(self) -> None:
+        """Close this process's copies of what it holds."""
+        held, self.held = self.held, None
+        gpus, self._gpus = self._gpus, []
+        for descriptor in [*gpus, *(() if held is None else (held,))]:
+            os.close(descriptor)
+
+    def _queue(self, folder: str, gpus: Sequence[str], patience_s: float) -> None:
         try:
             numbers = [one for one in os.listdir(folder) if one.isdigit()]  # noqa: PTH208 (the same)
-            first = os.open(f"{folder}/{launches.NEXT}", os.O_RDONLY | os.O_CLOEXEC)
-            try:
-                fcntl.flock(first, fcntl.LOCK_EX)
-                self._take_one([f"{folder}/{one}" for one in numbers], patience_s)
-            finally:
-                os.close(first)
+            paths = [f"{folder}/{one}" for one in numbers]
+            if not self._come_first(folder, paths, gpus, patience_s, lets_pass=True):
+                time.sleep(_LET_PASS_S)
+                self._come_first(folder, paths, gpus, patience_s, lets_pass=False)
         except OSError:
             pass  # there is no line any more
         self._taken.set()
+
+    def _come_first(
+        self,
+        folder: str,
+        paths: Sequence[str],
+        gpus: Sequence[str],
+        patience_s: float,
+        *,
+        lets_pass: bool,
+    ) -> bool:
+        """Queue until it is next, then take a number; False if others should have it first."""
+        first = os.open(f"{folder}/{launches.NEXT}", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(first, fcntl.LOCK_EX)
+            if not self._has_gpus(gpus) and lets_pass and _are_scarce(paths):
+                return False
+            self._take_one(paths, patience_s)
+        finally:
+            os.close(first)
+        return True
+
+    def _has_gpus(self, paths: Sequence[str]) -> bool:
+        """Whether nobody else of its GPUs launches; they are taken, as far as they are free."""
+        busy = False
+        for path in paths if not self._gpus else ():
+            try:
+                descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            except FileNotFoundError:
+                continue  # a coordinator of an older version
+            with self._lock:
+                if not self._left.is_set() and _is_free(descriptor):
+                    self._gpus.append(descriptor)
+                    continue
+            os.close(descriptor)
+            busy = True
+        return not busy
 
     def _take_one(self, paths: Sequence[str], patience_s: float) -> None:
         ends_s = time.monotonic() + patience_s
@@ -91,6 +140,18 @@ class Place:
                         return
                 os.close(descriptor)
             time.sleep(_LOOK_EVERY_S)
+
+
+def _are_scarce(paths: Sequence[str]) -> bool:
+    """Whether no more than one number is free; for who is next, the only one to take any."""
+    free = 0
+    for path in paths:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            free += _is_free(descriptor)
+        finally:
+            os.close(descriptor)
+    return free <= 1
 
 
 def _is_free(descriptor: int) -> bool:
@@ -108,9 +169,8 @@ _place = Place()
 def _forget_in_child() -> None:
     """A fork has a copy of what is held, and nobody who waits."""
     global _place
-    held, _place = _place.held, Place()
-    if held is not None:
-        os.close(held)
+    before, _place = _place, Place()
+    before.close()
 
 
 os.register_at_fork(after_in_child=_forget_in_child)

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 _FOLDER = "launches"
 NEXT = "next"
-"""Held by the one guest that is next; the others are numbers, one for each that may launch."""
+"""Held by the one guest that is next; the others are numbers, one for each that may launch, and
+the GPUs, each held by a guest of it that launches."""
 
 
 def folder(run_dir: str) -> str:
@@ -16,3 +17,8 @@ def folder(run_dir: str) -> str:
 def names(count: int) -> list[str]:
     """The files of a line in which so many may launch at a time."""
     return [NEXT, *map(str, range(count))]
+
+
+def gpu_path(run_dir: str, gpu_uuid: str) -> str:
+    """The file of one GPU."""
+    return f"{folder(run_dir)}/{gpu_uuid}.gpu"
