@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -99,6 +100,25 @@ def test_a_folder_is_its_users_alone(store: Checkpoints) -> None:
     assert (folder.stat().st_uid, folder.stat().st_mode & 0o777) == (NOBODY, 0o700)
     assert store.environment(seat(NOBODY)) == store.environment(seat(NOBODY))
     assert store.environment(seat(1)) == {}
+
+
+@needs_root
+def test_a_folder_whose_maker_was_killed_over_it_is_made_again(store: Checkpoints) -> None:
+    """It was not given to its user yet, and so has another name."""
+    draft = store.ramdisk / f".{Path(store.environment(seat())['SLIPSTREAM_CHECKPOINT_DIR']).name}"
+    shutil.rmtree(draft.with_name(draft.name[1:]))
+    draft.mkdir()
+    folder = Path(store.environment(seat(NOBODY))["SLIPSTREAM_CHECKPOINT_DIR"])
+    assert folder.stat().st_uid == NOBODY
+    assert not draft.exists()
+
+
+def test_a_token_leads_nowhere_else(store: Checkpoints) -> None:
+    """Of a seat that was read from a page, which is its user's to write."""
+    (store.ramdisk / "7-").mkdir()
+    one = Seat(7, os.geteuid(), Role.OWNER, "shared", "/../../8-mine")
+    assert store.environment(one) == {}
+    assert not (store.ramdisk.parent / "8-mine").exists()
 
 
 @needs_root

@@ -101,6 +101,8 @@ def test_pages_are_found_again(tmp_path: Path) -> None:
     """By a coordinator that knows nothing; what is no page of its user is passed over."""
     made = blocks.create(tmp_path, IDENTITY, lease_until_ns=1)
     blocks.create(tmp_path, replace(IDENTITY, job_id=8, uid=54321), lease_until_ns=1)
+    astray = replace(IDENTITY, step="1", token="/../../8-mine")  # noqa: S106 (its user wrote that)
+    blocks.create(tmp_path, astray, lease_until_ns=1)
     (tmp_path / "7/garbage").write_bytes(b"garbage")
     (tmp_path / "7/link").symlink_to(made.path)
     (tmp_path / "7/folder").mkdir()

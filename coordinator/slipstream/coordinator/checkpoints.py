@@ -12,6 +12,7 @@ and writes to the durable folder instead, by itself.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
@@ -124,6 +125,8 @@ class Checkpoints:
         name = _name(seat)
         folder = self.ramdisk / name
         try:
+            if not FOLDER.fullmatch(name):  # it would lead elsewhere
+                raise PermissionError(f"{name!r} is no job's")
             make_for(folder, seat.uid)
         except OSError as error:
             _log.error("job %d cannot be saved: %s", seat.job_id, error)
@@ -247,16 +250,20 @@ def _name(seat: Seat) -> str:
 
 
 def make_for(folder: Path, uid: int) -> None:
-    """A folder that only its user may look into."""
-    try:
-        folder.mkdir(mode=0o700)
-    except FileExistsError:
+    """A folder that only its user may look into, below one that is ours alone."""
+    with contextlib.suppress(FileNotFoundError):
         there = folder.lstat()
         if there.st_uid != uid:
-            raise PermissionError(f"{folder} belongs to uid {there.st_uid}, not {uid}") from None
+            raise PermissionError(f"{folder} belongs to uid {there.st_uid}, not {uid}")
         return
+    # Killed before it was given away we leave a draft: the folder would be nobody's for ever.
+    draft = folder.with_name(f".{folder.name}")
+    with contextlib.suppress(FileNotFoundError):
+        draft.rmdir()
+    draft.mkdir(mode=0o700)
     if os.geteuid() == 0:
-        os.chown(folder, uid, -1, follow_symlinks=False)
+        os.chown(draft, uid, -1, follow_symlinks=False)
+    draft.rename(folder)
 
 
 def _outcome(job_id: int, carrier: subprocess.Popen[str]) -> Carried:
