@@ -62,6 +62,23 @@ print(os.path.basename(status().control_block), status().minibatches, status().p
 """
 
 
+CROWD = """
+import os, socket, sys, threading, time
+os.setuid(4321)
+until_s = time.monotonic() + 3
+def stay():
+    while time.monotonic() < until_s:
+        with socket.socket(socket.AF_UNIX) as one:
+            one.connect(sys.argv[1])
+            one.recv(1)  # until it is closed
+            time.sleep(0.05)
+for _ in range(200):
+    threading.Thread(target=stay).start()
+time.sleep(0.5)
+print("there", flush=True)
+"""
+
+
 @pytest.fixture(scope="module")
 def node() -> Iterator[Coordinator]:
     """A node of two GPUs, shared by tests that use different jobs."""
@@ -224,6 +241,24 @@ def test_silent_askers_do_not_keep_others_waiting(node: Coordinator) -> None:
     finally:
         for one in silent:
             one.close()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_a_crowd_of_one_user_does_not_keep_others_out(node: Coordinator) -> None:
+    """More connections than one user may have, and a task of another is answered."""
+    crowd = subprocess.Popen(
+        [sys.executable, "-c", CROWD, str(node.run_dir / "node.sock")],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert crowd.stdout
+    assert crowd.stdout.readline() == "there\n"
+    before = node.metrics()["slipstream_node_requests_refused_total"]
+    for _ in range(20):
+        assert node.ask(job=24).endswith("ok\n")
+    crowd.communicate()
+    assert before >= 50, "those of them that were too many"
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")

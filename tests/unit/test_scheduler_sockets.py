@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import socket
@@ -98,6 +99,30 @@ def test_garbage_is_counted_and_survived(rig: Served, line: bytes) -> None:
     assert rig.ask(line) in (b"", b'{"v":1}\n')
     assert rig.engine.counters.bad_submissions == 1
     assert b"message" in rig.ask(submission(token(1)))
+
+
+def test_a_user_has_so_many_connections_to_the_api_and_no_more(
+    rig: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One more is closed at once, so that descriptors are left for submissions; then others may."""
+    monkeypatch.setattr(peers, "MOST_OF_A_USER", 3)
+    with contextlib.ExitStack() as stack:
+        silent = [stack.enter_context(socket.socket(socket.AF_UNIX)) for _ in range(4)]
+        for one in silent:
+            one.settimeout(10)
+            one.connect(str(rig.run_dir / "api.sock"))
+        with contextlib.suppress(ConnectionResetError):
+            assert silent[3].recv(1) == b""
+        silent[0].sendall(b"GET /v1/health HTTP/1.0\r\nHost: scheduler\r\n\r\n")
+        assert silent[0].recv(12) == b"HTTP/1.1 200"
+    with client(rig) as api:
+        wait_for(lambda: _answers(api))
+
+
+def _answers(api: httpx.Client) -> bool:
+    with contextlib.suppress(httpx.TransportError):
+        return api.get("/v1/health").is_success
+    return False
 
 
 def test_one_connection_serves_many_submissions(rig: Served) -> None:
