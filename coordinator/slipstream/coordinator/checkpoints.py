@@ -43,6 +43,8 @@ _KEPT_S: Final = 600.0
 """A job that left the node may come back: its ramdisk folder stays so long if there is room."""
 FOLDER: Final = re.compile(r"(\d+)-[A-Za-z0-9_.-]*")
 _PATIENCE_S: Final = 60
+CARRIED_WITHIN_S: Final = 600.0
+"""It is its user's process, who may have stopped it; until it ends nobody else is saved by time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +82,7 @@ class Checkpoints:
     """Checkpoints that found no room here."""
     _carriers: dict[int, subprocess.Popen[str]] = field(default_factory=dict)
     _removers: dict[tuple[int, str], subprocess.Popen[str]] = field(default_factory=dict)
+    _until_s: dict[int, float] = field(default_factory=dict)
     _given_up: dict[int, str] = field(default_factory=dict)
     _left_at_s: dict[Path, float] = field(default_factory=dict)
 
@@ -159,6 +162,7 @@ class Checkpoints:
         except (OSError, subprocess.SubprocessError) as error:
             _log.error("the checkpoint of job %d is not carried: %s", seat.job_id, error)
             return False
+        self._until_s[seat.job_id] = time.monotonic() + CARRIED_WITHIN_S
         return True
 
     def give_up(self, job_id: int, problem: str) -> None:
@@ -170,10 +174,14 @@ class Checkpoints:
 
     def carried(self) -> list[Carried]:
         """What has been carried, or could not be, since the last look."""
+        now_s = time.monotonic()
+        for job in [job for job, until_s in self._until_s.items() if until_s < now_s]:
+            self.give_up(job, f"it was not carried within {CARRIED_WITHIN_S:.0f} s")
         ended = {job: one for job, one in self._carriers.items() if one.poll() is not None}
         told = []
         for job, carrier in ended.items():
             del self._carriers[job]
+            self._until_s.pop(job, None)
             outcome, problem = _outcome(job, carrier), self._given_up.pop(job, "")
             self.spilled += outcome.spilled
             if outcome.spilled:
@@ -206,7 +214,7 @@ class Checkpoints:
         ended = {one: by for one, by in self._removers.items() if by.poll() is not None}
         for one in ended:
             del self._removers[one]
-        told = {one: by.communicate()[1].strip()[-300:] for one, by in ended.items()}
+        told = {one: as_user.last_words(by)[1].strip()[-300:] for one, by in ended.items()}
         return [
             Discarded(*one, problem=(told[one] or "it was not removed") if by.returncode else "")
             for one, by in ended.items()
@@ -267,7 +275,7 @@ def make_for(folder: Path, uid: int) -> None:
 
 
 def _outcome(job_id: int, carrier: subprocess.Popen[str]) -> Carried:
-    out, err = carrier.communicate()
+    out, err = as_user.last_words(carrier)
     if carrier.returncode:
         problem = err.strip()[-300:] or f"the carrier ended with {carrier.returncode}"
         _log.warning("the checkpoint of job %d was not carried: %s", job_id, problem)
