@@ -338,8 +338,9 @@ class Coordinator:
 
     def make_locks(self) -> None:
         """The files that guests lock, and the words of owners."""
-        guest_locks.make(self.settings.run_dir, [gpu.uuid for gpu in self.window.latest()])
-        phases.create_for(self.settings.run_dir, self.seats.values())
+        there = [gpu.uuid for gpu in self.window.latest()]
+        guest_locks.make(self.settings.run_dir, there)
+        phases.create_for(self.settings.run_dir, self.seats.values(), there)
 
     def sweep(self, now_s: float) -> None:
         """Let go of what has ended, and learn which GPUs Slurm gave to owners."""
