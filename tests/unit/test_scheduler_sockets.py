@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import errno
 import json
 import os
 import socket
@@ -19,7 +21,10 @@ from scheduler_rig import Served, served, submission
 from slipstream.core.classes import Mode, Role
 from slipstream.core.commands import Admit, Advise
 from slipstream.core.events import JobSubmitted, SlurmLost
+from slipstream.core.machine import Machine
 from slipstream.scheduler import peers
+from slipstream.scheduler.engine import Engine
+from slipstream.scheduler.submit_socket import SubmitSocket
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -123,6 +128,42 @@ def _answers(api: httpx.Client) -> bool:
     with contextlib.suppress(httpx.TransportError):
         return api.get("/v1/health").is_success
     return False
+
+
+class Full(socket.socket):
+    """Of a process that has no descriptor left, for the first few times."""
+
+    tries = 0
+
+    def accept(self) -> tuple[socket.socket, object]:
+        """The kernel's word for it."""
+        self.tries += 1
+        if self.tries < 3:
+            raise OSError(errno.EMFILE, "Too many open files")
+        return super().accept()
+
+
+def test_without_descriptors_submissions_are_tried_again_now_and_then(tmp_path: Path) -> None:
+    """Not as fast as the loop can turn: it has others to serve, and a log to fill."""
+    asyncio.run(_without_descriptors(tmp_path))
+
+
+async def _without_descriptors(tmp_path: Path) -> None:
+    engine = Engine(Machine(), lambda _entry: None, tmp_path / "disable")
+    with Full(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+        listener.bind(str(tmp_path / "submit.sock"))
+        listener.listen()
+        listener.setblocking(False)
+        end = SubmitSocket(engine, frozenset({os.getuid()}), lambda: False).serve(listener)
+        reader, writer = await asyncio.open_unix_connection(tmp_path / "submit.sock")
+        writer.write(submission(token(1)))
+        await asyncio.sleep(0.1)
+        assert listener.tries == 1
+        async with asyncio.timeout(30):
+            assert await reader.readline()
+        assert listener.tries == 4, "two refused, one let in, one that found nobody"
+        writer.close()
+        end()
 
 
 def test_one_connection_serves_many_submissions(rig: Served) -> None:
