@@ -17,6 +17,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 pytestmark = pytest.mark.sandbox
+BECOME = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--")
+ASK_FOR_THE_NEXT = (
+    "import os, socket, sys; s = socket.socket(socket.AF_UNIX); s.connect(sys.argv[1]); "
+    'job = int(os.environ["SLURM_JOB_ID"]) + 1; '
+    's.sendall(f"v=1 op=start job={job} step=0 uid={os.getuid()} task=0 gpus=1 role=guest\\n"'
+    '.encode()); print(s.makefile().read(), end="")'
+)
 
 FORMS = {
     "gres": "--gres=gpu:2",
@@ -234,10 +241,9 @@ def test_an_ordinary_user_is_a_guest_as_well(box: Sandbox) -> None:
         home.chmod(0o755)
         shape = Shape(nodes=1, gpus_per_node=2, racks=1)
         with Sandbox.started(shape, name="user", home=home) as sandbox:
-            become = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--")
             words = ("srun", "--quiet", "--chdir=/", OURS, "--gpus=2", "bash", "-c")
             done = sandbox.run(
-                *become, *words, "id -u; echo $CUDA_VISIBLE_DEVICES; ls -l /proc/$$/fd"
+                *BECOME, *words, "id -u; echo $CUDA_VISIBLE_DEVICES; ls -l /proc/$$/fd"
             )
             uid, gpus, *descriptors = done.stdout.splitlines()
             table = sandbox.layout.run / "n1" / "guests.table"
@@ -245,6 +251,22 @@ def test_an_ordinary_user_is_a_guest_as_well(box: Sandbox) -> None:
     assert (uid, gpus, owner) == ("65534", "0,1", 0)
     assert not [line for line in descriptors if "guests.table" in line]
     assert drained(box) == []
+
+
+def test_a_coordinator_knows_an_ordinary_users_task_by_its_slurmstepd() -> None:
+    """Its page is its own; asked in the same job for the next one, the coordinator refuses."""
+    with tempfile.TemporaryDirectory(prefix="slip-") as folder:
+        home = Path(folder)
+        home.chmod(0o755)
+        shape = Shape(nodes=1, gpus_per_node=2, racks=1)
+        with Sandbox.started(shape, name="user", home=home, daemons=True) as sandbox:
+            words = ("srun", "--quiet", "--chdir=/", OURS, "--gpus=1")
+            asks = f"/usr/bin/python3 -c '{ASK_FOR_THE_NEXT}' {sandbox.layout.run}/n1/node.sock"
+            shell = ("bash", "-c", f"stat -c %u $SLIPSTREAM_CONTROL; {asks}")
+            done = sandbox.run(*BECOME, *words, *shell)
+    owner, answer = done.stdout.splitlines()
+    assert owner == "65534"
+    assert "is no process of job" in answer
 
 
 def test_no_node_was_drained(box: Sandbox) -> None:

@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import os
+import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -15,6 +17,7 @@ import pytest
 
 from checkpoint_rig import FIRST, SECOND, saved
 from coordinator_rig import coordinated_node
+from slipstream.coordinator import as_user, checkpoints
 from slipstream.coordinator.checkpoints import Carried, Checkpoints, Discarded
 from slipstream.coordinator.seats import Seat
 from slipstream.torch_hooks.checkpoint import generations
@@ -99,6 +102,25 @@ def test_a_folder_is_its_users_alone(store: Checkpoints) -> None:
     assert (folder.stat().st_uid, folder.stat().st_mode & 0o777) == (NOBODY, 0o700)
     assert store.environment(seat(NOBODY)) == store.environment(seat(NOBODY))
     assert store.environment(seat(1)) == {}
+
+
+@needs_root
+def test_a_folder_whose_maker_was_killed_over_it_is_made_again(store: Checkpoints) -> None:
+    """It was not given to its user yet, and so has another name."""
+    draft = store.ramdisk / f".{Path(store.environment(seat())['SLIPSTREAM_CHECKPOINT_DIR']).name}"
+    shutil.rmtree(draft.with_name(draft.name[1:]))
+    draft.mkdir()
+    folder = Path(store.environment(seat(NOBODY))["SLIPSTREAM_CHECKPOINT_DIR"])
+    assert folder.stat().st_uid == NOBODY
+    assert not draft.exists()
+
+
+def test_a_token_leads_nowhere_else(store: Checkpoints) -> None:
+    """Of a seat that was read from a page, which is its user's to write."""
+    (store.ramdisk / "7-").mkdir()
+    one = Seat(7, os.geteuid(), Role.OWNER, "shared", "/../../8-mine")
+    assert store.environment(one) == {}
+    assert not (store.ramdisk.parent / "8-mine").exists()
 
 
 @needs_root
@@ -195,6 +217,34 @@ def test_a_carrier_may_say_anything(store: Checkpoints, said: str) -> None:
     (done,) = ended(store)
     assert (done.job_id, done.bytes_carried) == (7, 0)
     assert "not understood" in done.problem
+
+
+def test_a_carriers_pipes_may_stay_open(store: Checkpoints) -> None:
+    """Another process of the user's has them, and has written what is no text."""
+    words = ["sh", "-c", "sleep 600 & echo $!; sleep 0.2; printf '\\377'"]
+    carrier = as_user.started(os.geteuid(), words)
+    assert carrier.stdout
+    sleeper = int(os.read(carrier.stdout.fileno(), 100).split()[0])
+    try:
+        store._carriers[7] = carrier  # noqa: SLF001 (ours never does that)
+        (done,) = ended(store)
+    finally:
+        os.kill(sleeper, signal.SIGKILL)
+    assert "not understood" in done.problem
+
+
+def test_a_carrier_that_its_user_has_stopped_is_not_waited_for(
+    store: Checkpoints, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others would not be saved meanwhile."""
+    monkeypatch.setattr(checkpoints, "CARRIED_WITHIN_S", 0.5)
+    store.environment(seat())
+    assert store.carry(seat())
+    os.kill(store._carriers[7].pid, signal.SIGSTOP)  # noqa: SLF001 (as its user may)
+    (done,) = ended(store)
+    assert "not carried within" in done.problem
+    assert store.carry(seat()), "the next one begins anew"
+    assert ended(store)
 
 
 def test_what_jobs_left_is_removed_after_a_while(store: Checkpoints) -> None:

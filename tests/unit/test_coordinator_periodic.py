@@ -12,7 +12,10 @@ import pytest
 
 from coordinator_rig import Events, eventually, told
 from run_rig import SCRIPT
+from slipstream.coordinator import settings
+from slipstream.coordinator.daemon import Coordinator
 from slipstream.coordinator.periodic import Periodic
+from slipstream.coordinator.saver import MOST_KEPT
 from slipstream.torch_hooks.checkpoint import generations
 from stepd_rig import Slurm, slurm_node
 
@@ -42,6 +45,20 @@ def test_an_interval_of_0_is_never() -> None:
     """However long one waits."""
     one = Periodic(0.0)
     assert [one.due(at_s, [7], [7]) for at_s in (0.0, 1e9)] == [None, None]
+
+
+def test_what_nobody_took_is_told_first_and_the_oldest_are_forgotten(tmp_path: Path) -> None:
+    """A scheduler that is away for weeks costs a node no memory."""
+    saver = Coordinator(settings.read([f"--run-dir={tmp_path}"], {})).saver
+    saver.save(7, number=1)
+    (refused,) = saver.told()
+    saver.save(8, number=2)
+    saver.keep([{"old": at} for at in range(MOST_KEPT)])
+    saver.keep([refused])
+    answers = saver.told()
+    assert len(answers) == MOST_KEPT
+    assert answers[-1]["saved"]["job_id"] == 8
+    assert answers[0] == {"old": 1}, "before it there was one too many, and one before that"
 
 
 @contextlib.contextmanager

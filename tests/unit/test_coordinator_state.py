@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from slipstream.coordinator import blocks, events, settings
+from slipstream.coordinator import blocks, events, phases, settings
 from slipstream.coordinator.gpus import GpuSample, Window
 from slipstream.coordinator.joining import Owner
 from slipstream.coordinator.processes import ProcFs, gpus_held
@@ -101,6 +101,8 @@ def test_pages_are_found_again(tmp_path: Path) -> None:
     """By a coordinator that knows nothing; what is no page of its user is passed over."""
     made = blocks.create(tmp_path, IDENTITY, lease_until_ns=1)
     blocks.create(tmp_path, replace(IDENTITY, job_id=8, uid=54321), lease_until_ns=1)
+    astray = replace(IDENTITY, step="1", token="/../../8-mine")  # noqa: S106 (its user wrote that)
+    blocks.create(tmp_path, astray, lease_until_ns=1)
     (tmp_path / "7/garbage").write_bytes(b"garbage")
     (tmp_path / "7/link").symlink_to(made.path)
     (tmp_path / "7/folder").mkdir()
@@ -128,6 +130,15 @@ def test_a_page_that_its_user_cut_off_harms_nobody(tmp_path: Path) -> None:
     made.refresh()
     made.renew_lease(99)
     assert (made.progress.minibatches, made.faults) == (3, 1)
+
+
+def test_only_a_gpu_that_is_there_has_a_phase_word(tmp_path: Path) -> None:
+    """A page may name any, as a path: root makes no file for it."""
+    (tmp_path / "run" / "batons").mkdir(parents=True)
+    told = ("../../astray", "GPU-1")
+    owner = Seat(7, os.getuid(), Role.OWNER, "shared", "t", told, (Task("batch", 0, 1, 1),))
+    phases.create_for(tmp_path / "run", [owner], ["GPU-1"])
+    assert [path.name for path in tmp_path.rglob("*.phase")] == ["GPU-1.phase"]
 
 
 def test_an_event_says_who_sits_where() -> None:

@@ -144,6 +144,33 @@ def test_what_is_not_of_this_node_is_passed_over(
     assert tenants.look() == {}
 
 
+@pytest.mark.parametrize(
+    "environment",
+    [
+        {"CUDA_VISIBLE_DEVICES": "9" * 5000},
+        {"SLURM_JOB_GPUS": "0," + "9" * 5000},
+        {"SLURM_LOCALID": "²"},
+        {"SLURM_JOB_NUM_NODES": "9" * 5000},
+        {"SLURM_JOB_NODELIST": ",".join(f"n{letter}[0-99999]" for letter in "abcdefghijkl")},
+    ],
+)
+def test_numbers_that_are_none_are_not_there(
+    tree: Tree, tenants: Tenants, environment: dict[str, str]
+) -> None:
+    """Users choose what most variables say: it must not end their node's coordinator."""
+    tree.task(11, 5, **environment)
+    found = tenants.look()[5]
+    assert (found.sees, found.holds, found.nodes, found.gang) == ((), frozenset(), 0, ())
+    assert found.tasks[0].task == 0
+
+
+@pytest.mark.parametrize("job", ["6", "²", "05"])
+def test_a_job_is_what_slurm_says_it_is(tree: Tree, tenants: Tenants, job: str) -> None:
+    """Not what a process has written over its own environment."""
+    tree.task(11, 5, SLURM_JOB_GPUS="0", SLURM_JOB_ID=job)
+    assert tenants.look() == {}
+
+
 def test_only_slurms_own_children_are_believed(tree: Tree, tenants: Tenants) -> None:
     """Anybody can write an environment, and anybody can be called slurmstepd."""
     told = {"SLURM_JOB_ID": "5", "SLURMD_NODENAME": "n1", "SLURM_JOB_GPUS": "0"}

@@ -8,12 +8,25 @@ from pathlib import Path
 
 import pytest
 
+from slipstream.core import reasons
 from slipstream.core.moves import PATIENCE_S, Stage
+from slipstream.core.node import reasons as node_reasons
+from slipstream.core.node.reasons import NodeReason
+from slipstream.core.reasons import Reason
 from slipstream.core.records import Phase
 from slipstream.wire.control_block import Phase as NodePhase
 
 pytestmark = pytest.mark.unit
 
+OF_THE_SIMULATOR = {Reason.RESERVING, Reason.WAITS_FOR_TURN}
+TO_WHO_ASKS = {
+    *(one for one in Reason if one.startswith(("moves_", "moving", "moved_", "park"))),
+    *(Reason.NOT_RESTORABLE, Reason.NOT_ELASTIC, Reason.HAS_THAT_SIZE, Reason.NOT_PARKED),
+}
+"""The answer itself is the sentence."""
+OF_A_PHASE = {
+    *(Reason.RUNNING, Reason.SUSPENDED, Reason.COMPLETING, Reason.ENDED, Reason.NEVER_ARRIVED),
+}
 TEXT = (Path(__file__).parents[2] / "docs" / "operations.md").read_text()
 
 
@@ -27,6 +40,23 @@ def rows(title: str) -> dict[str, str]:
 def test_every_phase_of_a_job_is_explained() -> None:
     """And no other."""
     assert set(rows("In the queue and out of it")) == {str(one) for one in Phase}
+
+
+def test_every_reason_to_wait_is_explained_in_the_words_of_why() -> None:
+    """And no other; what is not there is said elsewhere."""
+    found = rows("Why it waits")
+    assert set(found) == {*Reason} - OF_THE_SIMULATOR - TO_WHO_ASKS - OF_A_PHASE
+    for reason, row in found.items():
+        assert reasons.SENTENCE[Reason(reason)].rstrip(".") == row.split("|")[0].strip()
+
+
+def test_every_reason_of_a_node_is_explained_in_the_words_of_why() -> None:
+    """And no other."""
+    found = {
+        reason: row.split("|")[0].strip() for reason, row in rows("Why it has what it has").items()
+    }
+    del found["node_reason"]  # the table's head
+    assert found == {one: node_reasons.SENTENCE[one].rstrip(".") for one in NodeReason}
 
 
 def test_every_phase_of_a_process_is_explained() -> None:

@@ -14,7 +14,8 @@ import pytest
 
 from core_world import looked, machine, node, request, sight, submitted, token
 from slipstream.core.advice import advice_key
-from slipstream.core.events import CommandRefused, SwitchedOff
+from slipstream.core.commands import Requeue, Save
+from slipstream.core.events import CommandRefused, SwitchedOff, SwitchedOn
 from slipstream.scheduler.daemon import replayed
 from slipstream.scheduler.enactor import Enactor
 from slipstream.scheduler.journal import Entry, Journal, Outcome
@@ -159,6 +160,22 @@ def test_refused_advice_comes_back_as_an_event(tmp_path: Path) -> None:
     assert refused.text == f"no room for {token(1)}"
     outcomes = [one.outcome for one in journal.intentions(token(1))]
     assert outcomes == [Outcome.INTENDED, Outcome.REFUSED]
+    journal.close()
+
+
+def test_a_refusal_names_the_job_it_is_about(tmp_path: Path) -> None:
+    """Tasks of an array share their token; it is on disk like any other event."""
+    told: list[Event] = []
+    journal = Journal(tmp_path / "journal.sqlite")
+    enactor = Enactor(journal, FileBoard(tmp_path), told.append, print)
+    enactor.start(())
+    deeds = (Requeue(token(1), "5_1", 1), Save(token(1), "6", "n1", 1))
+    enactor.put(Entry(SwitchedOn(1.0), deeds))
+    enactor.stop()
+    found = [one for one in told if isinstance(one, CommandRefused)]
+    assert [one.job for one in found] == ["5_1", "6"]
+    journal.record([Entry(one, ()) for one in found])
+    assert list(journal.events())[1:] == found
     journal.close()
 
 

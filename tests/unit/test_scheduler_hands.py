@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from fakes.slurm_job import FakeJob
+    from slipstream.slurm_plugin.identity import JobRef
 
 pytestmark = pytest.mark.unit
 
@@ -77,6 +78,33 @@ def test_a_requeue_is_done_once_however_often_it_is_asked_for(cluster: FakeClust
     one.start(START)
     job = job_of(cluster)
     assert (job.state, job.nodes, job.restarts) == ("RUNNING", ("n2",), 1)
+
+
+def test_there_are_five_requeues_in_a_second_whoever_wants_them(cluster: FakeCluster) -> None:
+    """The others wait; one that was not needed costs no time."""
+    at_s, begun_at_s = [100.0], list[float]()
+    commands = FakeCommands(cluster)
+
+    class Noted(CliSlurm):
+        def requeue(self, job: JobRef) -> None:
+            begun_at_s.append(at_s[0])
+            super().requeue(job)
+
+    def sleep(seconds: float) -> None:
+        at_s[0] += seconds
+
+    one = Hands(Noted(commands), clock=lambda: at_s[0], sleep=sleep)
+    for _ in range(11):
+        one.requeue(requeue_of(cluster))
+        one.requeue(requeue_of(cluster))
+        cluster.advance(1.0)
+        one.start(START)
+        cluster.advance(1.0)
+    assert len(begun_at_s) == 11
+    assert all(
+        later - first >= 1.0 for first, later in zip(begun_at_s, begun_at_s[5:], strict=False)
+    )
+    assert begun_at_s[-1] == pytest.approx(102.0)
 
 
 def _cancel(cluster: FakeCluster) -> None:

@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import errno
 import json
 import os
 import socket
@@ -18,7 +21,10 @@ from scheduler_rig import Served, served, submission
 from slipstream.core.classes import Mode, Role
 from slipstream.core.commands import Admit, Advise
 from slipstream.core.events import JobSubmitted, SlurmLost
+from slipstream.core.machine import Machine
 from slipstream.scheduler import peers, submit_socket
+from slipstream.scheduler.engine import Engine
+from slipstream.scheduler.submit_socket import SubmitSocket
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -123,6 +129,66 @@ def test_garbage_is_counted_and_survived(rig: Served, line: bytes) -> None:
     assert rig.ask(line) in (b"", b'{"v":1}\n')
     assert rig.engine.counters.bad_submissions == 1
     assert b"message" in rig.ask(submission(token(1)))
+
+
+def test_a_user_has_so_many_connections_to_the_api_and_no_more(
+    rig: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One more is closed at once, so that descriptors are left for submissions; then others may."""
+    monkeypatch.setattr(peers, "MOST_OF_A_USER", 3)
+    with contextlib.ExitStack() as stack:
+        silent = [stack.enter_context(socket.socket(socket.AF_UNIX)) for _ in range(4)]
+        for one in silent:
+            one.settimeout(10)
+            one.connect(str(rig.run_dir / "api.sock"))
+        with contextlib.suppress(ConnectionResetError):
+            assert silent[3].recv(1) == b""
+        silent[0].sendall(b"GET /v1/health HTTP/1.0\r\nHost: scheduler\r\n\r\n")
+        assert silent[0].recv(12) == b"HTTP/1.1 200"
+    with client(rig) as api:
+        wait_for(lambda: _answers(api))
+
+
+def _answers(api: httpx.Client) -> bool:
+    with contextlib.suppress(httpx.TransportError):
+        return api.get("/v1/health").is_success
+    return False
+
+
+class Full(socket.socket):
+    """Of a process that has no descriptor left, for the first few times."""
+
+    tries = 0
+
+    def accept(self) -> tuple[socket.socket, object]:
+        """The kernel's word for it."""
+        self.tries += 1
+        if self.tries < 3:
+            raise OSError(errno.EMFILE, "Too many open files")
+        return super().accept()
+
+
+def test_without_descriptors_submissions_are_tried_again_now_and_then(tmp_path: Path) -> None:
+    """Not as fast as the loop can turn: it has others to serve, and a log to fill."""
+    asyncio.run(_without_descriptors(tmp_path))
+
+
+async def _without_descriptors(tmp_path: Path) -> None:
+    engine = Engine(Machine(), lambda _entry: None, tmp_path / "disable")
+    with Full(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+        listener.bind(str(tmp_path / "submit.sock"))
+        listener.listen()
+        listener.setblocking(False)
+        end = SubmitSocket(engine, frozenset({os.getuid()}), lambda: False).serve(listener)
+        reader, writer = await asyncio.open_unix_connection(tmp_path / "submit.sock")
+        writer.write(submission(token(1)))
+        await asyncio.sleep(0.1)
+        assert listener.tries == 1
+        async with asyncio.timeout(30):
+            assert await reader.readline()
+        assert listener.tries == 4, "two refused, one let in, one that found nobody"
+        writer.close()
+        end()
 
 
 def test_one_connection_serves_many_submissions(rig: Served) -> None:

@@ -43,7 +43,7 @@ def test_what_is_no_host_list_is_quoted(text: str) -> None:
     assert repr(text) in str(raised.value)
 
 
-@pytest.mark.parametrize("text", ["n[1-999999999]", "n[1-9999]m[1-9999]"])
+@pytest.mark.parametrize("text", ["n[1-999999999]", "n[1-9999]m[1-9999]", "n[1-60000],m[1-60000]"])
 def test_a_list_too_long_to_be_true_is_refused(text: str) -> None:
     """Before it fills the memory."""
     with pytest.raises(SlurmParseError, match="host list"):

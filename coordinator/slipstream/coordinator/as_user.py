@@ -17,6 +17,7 @@ from typing import Final
 import slipstream.wire
 
 _SYSTEM_PYTHON: Final = "/usr/bin/python3"
+_PIPE_BYTES: Final = 1 << 16
 _RUN: Final = f"""
 import runpy, sys
 sys.path.insert(0, {str(Path(slipstream.wire.__file__).parents[2])!r})
@@ -50,6 +51,25 @@ def started(uid: int, words: list[str], told: str = "") -> subprocess.Popen[str]
             pass  # it has ended: its answer says why
         process.stdin = None
     return process
+
+
+def last_words(ended: subprocess.Popen[str]) -> tuple[str, str]:
+    """What it printed and what it complained of, now that it has ended; more than a pipe is lost.
+
+    Not to the end of its pipes: whatever else is its user's may have opened them, write what it
+    likes, and never close them.
+    """
+    found = []
+    for pipe in (ended.stdout, ended.stderr):
+        assert pipe is not None  # noqa: S101 (`started` made it)
+        with pipe:
+            os.set_blocking(pipe.fileno(), False)
+            try:
+                raw = os.read(pipe.fileno(), _PIPE_BYTES)
+            except BlockingIOError:
+                raw = b""
+        found.append(raw.decode(errors="replace"))
+    return found[0], found[1]
 
 
 def _as_user(uid: int) -> dict[str, int | list[int]]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import re
 import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 
 _LEASE_AT = word(Down, "lease_until_ns") * WORD_BYTES
 _LOCK = struct.Struct("hhqqi")  # struct flock
+_WORD = re.compile(r"[A-Za-z0-9_.-]*")  # as a task asks for them: files are named by them
 
 
 @dataclass(slots=True)
@@ -179,3 +181,5 @@ def _opened(path: Path) -> Block:
 def _check(identity: Identity, path: Path, *, owner: int) -> None:
     if identity.uid != owner or str(identity.job_id) != path.parent.name:
         raise ControlBlockError(f"{path} of uid {owner} says it is another's: {identity}")
+    if not all(map(_WORD.fullmatch, (identity.step, identity.class_name, identity.token))):
+        raise ControlBlockError(f"{path} of uid {owner} has words that are none: {identity}")

@@ -12,6 +12,7 @@ and writes to the durable folder instead, by itself.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
@@ -42,6 +43,8 @@ _KEPT_S: Final = 600.0
 """A job that left the node may come back: its ramdisk folder stays so long if there is room."""
 FOLDER: Final = re.compile(r"(\d+)-[A-Za-z0-9_.-]*")
 _PATIENCE_S: Final = 60
+CARRIED_WITHIN_S: Final = 600.0
+"""It is its user's process, who may have stopped it; until it ends nobody else is saved by time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +82,7 @@ class Checkpoints:
     """Checkpoints that found no room here."""
     _carriers: dict[int, subprocess.Popen[str]] = field(default_factory=dict)
     _removers: dict[tuple[int, str], subprocess.Popen[str]] = field(default_factory=dict)
+    _until_s: dict[int, float] = field(default_factory=dict)
     _given_up: dict[int, str] = field(default_factory=dict)
     _left_at_s: dict[Path, float] = field(default_factory=dict)
 
@@ -124,6 +128,8 @@ class Checkpoints:
         name = _name(seat)
         folder = self.ramdisk / name
         try:
+            if not FOLDER.fullmatch(name):  # it would lead elsewhere
+                raise PermissionError(f"{name!r} is no job's")
             make_for(folder, seat.uid)
         except OSError as error:
             _log.error("job %d cannot be saved: %s", seat.job_id, error)
@@ -156,6 +162,7 @@ class Checkpoints:
         except (OSError, subprocess.SubprocessError) as error:
             _log.error("the checkpoint of job %d is not carried: %s", seat.job_id, error)
             return False
+        self._until_s[seat.job_id] = time.monotonic() + CARRIED_WITHIN_S
         return True
 
     def give_up(self, job_id: int, problem: str) -> None:
@@ -167,10 +174,14 @@ class Checkpoints:
 
     def carried(self) -> list[Carried]:
         """What has been carried, or could not be, since the last look."""
+        now_s = time.monotonic()
+        for job in [job for job, until_s in self._until_s.items() if until_s < now_s]:
+            self.give_up(job, f"it was not carried within {CARRIED_WITHIN_S:.0f} s")
         ended = {job: one for job, one in self._carriers.items() if one.poll() is not None}
         told = []
         for job, carrier in ended.items():
             del self._carriers[job]
+            self._until_s.pop(job, None)
             outcome, problem = _outcome(job, carrier), self._given_up.pop(job, "")
             self.spilled += outcome.spilled
             if outcome.spilled:
@@ -203,7 +214,7 @@ class Checkpoints:
         ended = {one: by for one, by in self._removers.items() if by.poll() is not None}
         for one in ended:
             del self._removers[one]
-        told = {one: by.communicate()[1].strip()[-300:] for one, by in ended.items()}
+        told = {one: as_user.last_words(by)[1].strip()[-300:] for one, by in ended.items()}
         return [
             Discarded(*one, problem=(told[one] or "it was not removed") if by.returncode else "")
             for one, by in ended.items()
@@ -247,20 +258,24 @@ def _name(seat: Seat) -> str:
 
 
 def make_for(folder: Path, uid: int) -> None:
-    """A folder that only its user may look into."""
-    try:
-        folder.mkdir(mode=0o700)
-    except FileExistsError:
+    """A folder that only its user may look into, below one that is ours alone."""
+    with contextlib.suppress(FileNotFoundError):
         there = folder.lstat()
         if there.st_uid != uid:
-            raise PermissionError(f"{folder} belongs to uid {there.st_uid}, not {uid}") from None
+            raise PermissionError(f"{folder} belongs to uid {there.st_uid}, not {uid}")
         return
+    # Killed before it was given away we leave a draft: the folder would be nobody's for ever.
+    draft = folder.with_name(f".{folder.name}")
+    with contextlib.suppress(FileNotFoundError):
+        draft.rmdir()
+    draft.mkdir(mode=0o700)
     if os.geteuid() == 0:
-        os.chown(folder, uid, -1, follow_symlinks=False)
+        os.chown(draft, uid, -1, follow_symlinks=False)
+    draft.rename(folder)
 
 
 def _outcome(job_id: int, carrier: subprocess.Popen[str]) -> Carried:
-    out, err = carrier.communicate()
+    out, err = as_user.last_words(carrier)
     if carrier.returncode:
         problem = err.strip()[-300:] or f"the carrier ended with {carrier.returncode}"
         _log.warning("the checkpoint of job %d was not carried: %s", job_id, problem)

@@ -31,6 +31,7 @@ from slipstream.coordinator.reflexes import Reflexes
 from slipstream.coordinator.requests import Answer, RequestError
 from slipstream.coordinator.saver import Saver
 from slipstream.coordinator.seats import GpuUse, Seat, Task, choose
+from slipstream.coordinator.steps import speaks_for
 from slipstream.coordinator.switch import Switch
 from slipstream.coordinator.tenants import Tenant, Tenants
 from slipstream.wire.control_block import ENVIRONMENT_VARIABLE, Identity, Role
@@ -144,14 +145,14 @@ class Coordinator:
         if request.operation == "block" and request.job_id not in self.seats:
             self.scan()  # one that the static table has bound is seated as it sits
         known = self.seats.get(request.job_id)
-        if known and known.uid != request.uid:
-            if peer.uid != 0:
-                raise RequestError(f"job {request.job_id} is not of uid {request.uid}")
-            known = None  # whoever said so first was not the job's user: root knows
-        if known:
+        if known and known.uid == request.uid:
             return known
         if request.operation == "block":
-            raise RequestError(f"job {request.job_id} has no task here")
+            whose = f"is not of uid {request.uid}" if known else "has no task here"
+            raise RequestError(f"job {request.job_id} {whose}")
+        # Whose it is Slurm says, not who comes first: numbers of jobs can be guessed.
+        if not speaks_for(self._procfs, peer, request.job_id):
+            raise RequestError(f"pid {peer.pid} is no process of job {request.job_id}")
         of_user = [seat for seat in self.seats.values() if seat.uid == request.uid]
         if len(of_user) >= MAX_SEATS_PER_USER:
             raise RequestError(f"uid {request.uid} has {len(of_user)} jobs here already")
@@ -337,8 +338,9 @@ class Coordinator:
 
     def make_locks(self) -> None:
         """The files that guests lock, and the words of owners."""
-        guest_locks.make(self.settings.run_dir, [gpu.uuid for gpu in self.window.latest()])
-        phases.create_for(self.settings.run_dir, self.seats.values())
+        there = [gpu.uuid for gpu in self.window.latest()]
+        guest_locks.make(self.settings.run_dir, there)
+        phases.create_for(self.settings.run_dir, self.seats.values(), there)
 
     def sweep(self, now_s: float) -> None:
         """Let go of what has ended, and learn which GPUs Slurm gave to owners."""

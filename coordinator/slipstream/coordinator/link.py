@@ -53,7 +53,11 @@ class Link:
         return self._channel is not None
 
     async def send(self, told: Mapping[str, Any]) -> bool:
-        """One line; False if nobody took it."""
+        """One line; False if nobody took it.
+
+        A scheduler that takes nothing for a second is left, and told all anew when it does: whoever
+        sends has a node to look after, and would wait as long for each line.
+        """
         channel = self._channel
         try:
             if channel is None:
@@ -61,8 +65,11 @@ class Link:
             async with asyncio.timeout(_SEND_WITHIN_S):
                 channel.write(json.dumps(told, separators=(",", ":")).encode())
                 await channel.drain()
-        except (OSError, TimeoutError):
+        except (OSError, TimeoutError) as error:
             self.failed += 1
+            if channel and channel is self._channel and isinstance(error, TimeoutError):
+                self._channel = None
+                channel.drop()
             return False
         self.sent += 1
         return True

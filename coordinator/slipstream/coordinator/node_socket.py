@@ -8,6 +8,7 @@ import contextlib
 import logging
 import socket
 import struct
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -20,7 +21,9 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-MAX_CONNECTIONS: Final = 128
+MOST_CONNECTIONS: Final = 1024
+MOST_OF_A_USER: Final = 128
+"""So that nobody keeps others' tasks from being answered."""
 _ASK_WITHIN_S: Final = 1.0
 _CREDENTIALS = struct.Struct("3i")
 
@@ -34,7 +37,7 @@ class Peer:
 
 
 class NodeSocket:
-    """Reads one line, answers, closes; at most so many at a time."""
+    """Reads one line, answers, closes; at most so many at a time, and so many of each user."""
 
     def __init__(
         self, path: Path, answer: Callable[[requests.Request, Peer], requests.Answer]
@@ -42,7 +45,7 @@ class NodeSocket:
         self._path = path
         self._answer = answer
         self._one_by_one = asyncio.Lock()
-        self._open = 0
+        self._open: Counter[int] = Counter()
         self.answered = 0
         self.refused = 0
         self.on_answer: Callable[[], None] = lambda: None
@@ -52,24 +55,27 @@ class NodeSocket:
         """Listen. Any user's task may ask; what it may have is decided by who it is."""
         self._path.unlink(missing_ok=True)
         server = await asyncio.start_unix_server(
-            self._serve, self._path, limit=MAX_LINE_BYTES, backlog=MAX_CONNECTIONS
+            self._serve, self._path, limit=MAX_LINE_BYTES, backlog=MOST_CONNECTIONS
         )
         self._path.chmod(0o666)
         return server
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._open += 1
+        uid = peer_of(writer).uid
+        self._open[uid] += 1
         try:
-            if self._open <= MAX_CONNECTIONS:
-                async with asyncio.timeout(_ASK_WITHIN_S):
-                    line = await reader.readline()
-                if not line:
-                    return  # somebody only looked whether anybody is here
-                await self._respond(line, reader, writer)
+            if self._open[uid] > MOST_OF_A_USER or self._open.total() > MOST_CONNECTIONS:
+                raise ConnectionRefusedError  # it helps itself
+            async with asyncio.timeout(_ASK_WITHIN_S):
+                line = await reader.readline()
+            if not line:
+                return  # somebody only looked whether anybody is here
+            await self._respond(line, reader, writer)
         except (OSError, TimeoutError, ValueError):
-            self.refused += 1  # gone, too slow, or a line without end
+            self.refused += 1  # gone, too slow, one too many, or a line without end
         finally:
-            self._open -= 1
+            self._open[uid] -= 1
+            self._open += Counter()  # without those who have none
             writer.close()
             with contextlib.suppress(OSError):
                 await writer.wait_closed()

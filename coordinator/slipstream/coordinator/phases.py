@@ -13,7 +13,7 @@ from slipstream.wire import owner_phase
 from slipstream.wire.control_block import Role
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable
 
     from slipstream.coordinator.seats import Seat
 
@@ -45,11 +45,14 @@ def create(run_dir: Path, gpu_uuid: str, *, job_id: int, uid: int) -> None:
         os.close(descriptor)
 
 
-def create_for(run_dir: Path, seats: Iterable[Seat]) -> None:
-    """For owners to say when they wait; without one a guest has its share and no more."""
+def create_for(run_dir: Path, seats: Iterable[Seat], there: Collection[str]) -> None:
+    """For owners to say when they wait; without one a guest has its share and no more.
+
+    Only of GPUs that are there: a seat may have been read from a page, and a name be a path.
+    """
     for seat in seats:
         if seat.role == Role.OWNER and seat.tasks:
-            for uuid in seat.gpu_uuids:
+            for uuid in [uuid for uuid in seat.gpu_uuids if uuid in there]:
                 try:
                     create(run_dir, uuid, job_id=seat.job_id, uid=seat.uid)
                 except OSError as error:

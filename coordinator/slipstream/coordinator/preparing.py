@@ -92,7 +92,7 @@ class Preparing:
     def tick(self) -> None:
         """Hear who has come to an end; who takes too long is of no use any more."""
         for one in [one for one in self._overtaken if one.poll() is not None]:
-            one.communicate()
+            as_user.last_words(one)
             self._overtaken.remove(one)
         for job, (_, until_s, fetcher) in list(self._fetchers.items()):
             if fetcher.poll() is not None:
@@ -102,7 +102,7 @@ class Preparing:
                 fetcher.kill()
 
     def _ended(self, job: int, fetcher: subprocess.Popen[str]) -> None:
-        out, err = fetcher.communicate()
+        out, err = as_user.last_words(fetcher)
         try:
             told = json.loads(out)
             size, seconds = int(told["bytes"]), float(told["seconds"])

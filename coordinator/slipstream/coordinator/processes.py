@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _UID = re.compile(rb"^Uid:\t(\d+)", re.MULTILINE)
+_NUMBER = re.compile(r"[0-9]{1,10}")
+_INDICES = re.compile(r"[0-9]{1,4}(,[0-9]{1,4})*")
 _MOST_KIN = 1024
 
 
@@ -132,7 +134,10 @@ def gpus_held(step: str, environment: dict[str, str]) -> tuple[int, ...]:
 
 def indices(text: str) -> tuple[int, ...]:
     """GPUs as Slurm and CUDA list them, "0,2"; none if it is no such list."""
-    words = text.split(",")
-    if not all(word.isascii() and word.isdigit() for word in words):
-        return ()
-    return tuple(dict.fromkeys(int(word) for word in words))
+    words = text.split(",") if _INDICES.fullmatch(text) else ()
+    return tuple(dict.fromkeys(map(int, words)))
+
+
+def number(text: str) -> int | None:
+    """A number as Slurm writes it; None for all else, since users write environments, too."""
+    return int(text) if _NUMBER.fullmatch(text) else None

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from slipstream.coordinator.seats import Seat
     from slipstream.wire.control_block import Progress
 
+MOST_KEPT: Final = 1000
 _NOBODY: Final = 0
 """In place of the number of a question: nobody asked."""
 
@@ -128,9 +129,12 @@ class Saver:
         answers, self._answers = self._answers, []
         return answers
 
-    def keep(self, told: dict[str, Any]) -> None:
-        """Nobody took it: tell it again."""
-        self._answers.append(told)
+    def keep(self, answers: list[dict[str, Any]]) -> None:
+        """Nobody took them: tell them again, before what came since.
+
+        The oldest are forgotten where nobody has come for days: their copies stay a little longer.
+        """
+        self._answers = [*answers, *self._answers][-MOST_KEPT:]
 
     def _problems_of(self, job_id: int) -> int:
         return sum(page.problems for page in self._coordinator.progress().get(job_id, ()))

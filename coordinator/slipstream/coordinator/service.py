@@ -173,9 +173,7 @@ class _Clock:
                 await asyncio.to_thread(self._coordinator.checkpoints.tidy, seats)
             self._coordinator.saver.tick(now_s)
             self._coordinator.preparing.tick()
-            for told in self._coordinator.saver.told():
-                if not await self._coordinator.link.send(told):
-                    self._coordinator.saver.keep(told)  # for a scheduler that is back soon
+            await self._tell_saved()
             self._report(now_s)
             await self._call(now_s)
         except OSError:
@@ -185,6 +183,14 @@ class _Clock:
         """Let the last event go out."""
         if self._sending:
             await self._sending
+
+    async def _tell_saved(self) -> None:
+        """In order; what nobody took is kept for a scheduler that is back soon."""
+        saver, link = self._coordinator.saver, self._coordinator.link
+        answers = saver.told()
+        while answers and await link.send(answers[0]):
+            del answers[0]
+        saver.keep(answers)
 
     async def _call(self, now_s: float) -> None:
         """Tell the other nodes of gangs that are led here whose turn it is."""

@@ -16,8 +16,9 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Final
 
-from slipstream.coordinator.processes import gpus_held, indices
+from slipstream.coordinator.processes import gpus_held, indices, number
 from slipstream.coordinator.seats import Task
+from slipstream.coordinator.steps import STEPD, carried_by
 from slipstream.slurm_plugin.errors import SlurmParseError
 from slipstream.slurm_plugin.hosts import expand
 
@@ -25,18 +26,17 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from slipstream.coordinator.processes import ProcFs
+    from slipstream.coordinator.steps import Step
 
 CARRIER: Final = "SLURM_SLIPSTREAM"
 """What was asked for with our flags; only jobs of ours have it."""
-_STEP = re.compile(r"slurmstepd: \[[0-9+]+\.(\w+)\]")
 _WORD = re.compile(r"[A-Za-z0-9_.:-]{1,31}")
-_STEPD: Final = "slurmstepd"
 _SLURM: Final = "slurm"
 _PLACEHOLDER = re.compile(r"slipstream-owner-(\d{1,10})")
 _MOST_LETTERS: Final = 4096
 _YOUNG_S: Final = 10
 _TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
-_STARTERS: Final = ("slurmd", _STEPD)
+_STARTERS: Final = ("slurmd", STEPD)
 """Processes that may be another program a moment later: they are looked at again."""
 
 
@@ -80,7 +80,7 @@ class Tenants:
         self._dull: set[int] = set()
         self._found: dict[int, Tenant] = {}
         """A tenant for each task, by its process."""
-        self._steps: dict[tuple[int, int], str] = {}
+        self._steps: dict[tuple[int, int], Step] = {}
         """By process and its start: to read a title waits for a process that is just starting."""
 
     def look(self) -> dict[int, Tenant]:
@@ -90,12 +90,11 @@ class Tenants:
         self._found = {pid: one for pid, one in self._found.items() if self._lives(one)}
         fresh = there - self._dull - self._found.keys()
         kin = {pid: told for pid in fresh if (told := self._procfs.kin(pid))}
-        # Slurm's are of the user that this daemon is of: root. Anybody can take the name.
         steps = {
             pid: step
             for pid, one in kin.items()
-            if one.name == _STEPD
-            if (step := self._steps.get((pid, one.started_ticks)) or self._step(pid))
+            if one.name == STEPD
+            if (step := self._steps.get((pid, one.started_ticks)) or carried_by(self._procfs, pid))
         }
         self._steps = {(pid, kin[pid].started_ticks): step for pid, step in steps.items()}
         # Who was just started may be about to exec another program: it is looked at again.
@@ -113,44 +112,36 @@ class Tenants:
                 self._dull.add(pid)
         return _by_job(self._found.values())
 
-    def _step(self, pid: int) -> str:
-        """Which step of a job this slurmstepd carries out; empty for an impostor."""
-        if self._procfs.real_uid(pid) != os.geteuid():
-            return ""
-        found = _STEP.match(self._procfs.title(pid))
-        return found[1] if found else ""
-
     def _lives(self, one: Tenant) -> bool:
         (task,) = one.tasks
         return self._procfs.lives(task.pid, task.started_ticks)
 
-    def _tenant(self, pid: int, step: str, environment: dict[str, str]) -> Tenant | None:
+    def _tenant(self, pid: int, step: Step, environment: dict[str, str]) -> Tenant | None:
         job = environment.get("SLURM_JOB_ID", "")
+        job_id = number(job) if step.job in ("", job) else None  # it may say what it likes
         started_ticks, uid = self._procfs.started_ticks(pid), self._procfs.real_uid(pid)
         # Nodes of a sandbox share a machine, and those of two sandboxes their names.
         here = (environment.get("SLURMD_NODENAME"), environment.get("SLIPSTREAM_GPU_STATE", ""))
-        if here != (self._node, self._gpu_state) or not job.isdigit():
+        if here != (self._node, self._gpu_state) or not job_id:
             return None
         if not started_ticks or uid is None:
             return None  # it has just ended
-        number = environment.get("SLURM_LOCALID", "")
         task = Task(
-            step=step,
-            task=int(number) if number.isdigit() else 0,
+            step=step.name,
+            task=number(environment.get("SLURM_LOCALID", "")) or 0,
             pid=pid,
             started_ticks=started_ticks,
         )
-        nodes = environment.get("SLURM_JOB_NUM_NODES", "")
         words = (word.partition("=") for word in environment.get(CARRIER, "").split(","))
         return Tenant(
-            job_id=int(job),
+            job_id=job_id,
             uid=uid,
             tasks=(task,),
-            holds=frozenset(gpus_held(step, environment)),
+            holds=frozenset(gpus_held(step.name, environment)),
             sees=indices(environment.get("CUDA_VISIBLE_DEVICES", "")),
             carrier={key: value for key, _, value in words if _WORD.fullmatch(value)},
             stands_for=_stands_for(uid, environment),
-            nodes=int(nodes) if nodes.isdigit() else 0,
+            nodes=number(environment.get("SLURM_JOB_NUM_NODES", "")) or 0,
             gang=_gang(environment.get("SLURM_JOB_NODELIST", "")),
         )
 

@@ -131,6 +131,12 @@ class CommandRefused:
     task: int | None = None
     about: str = ""
     """The kind of command; empty for advice and for what moves a job."""
+    job: str = ""
+    """Its key or its number: tasks of an array have one token. Empty: all jobs of the token."""
+
+    def concerns(self, *names: str) -> bool:
+        """Whether it was about the job of this key or number."""
+        return not self.job or self.job in names
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

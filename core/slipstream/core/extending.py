@@ -67,7 +67,7 @@ def refused(state: State, event: CommandRefused) -> None:
     """Slurm would not, or must not: its limit is what it was, and stays so for a while."""
     for record in list(state.with_token(event.token)):
         wait = state.waits.get(record.key)
-        if wait and wait.more_s:
+        if wait and wait.more_s and event.concerns(record.key):
             later_s = event.at_s + _REFUSED_S - _AGAIN_S
             state.waits[record.key] = replace(wait, asked_at_s=later_s)
             text = f"its time limit stays: {event.text}"

@@ -97,7 +97,7 @@ class Machine:
                 return []
             case events.CommandRefused():
                 self._refused(event)
-                moving.refused(state, event.token, event.text, event.at_s)
+                moving.refused(state, event)
                 return []
             case events.MoveAsked():
                 return self._asked_to_move(event)

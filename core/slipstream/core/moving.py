@@ -17,6 +17,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+from slipstream.core.advice import advice_key
 from slipstream.core.commands import Prepare, Requeue, Save, Start
 from slipstream.core.moves import CRED_EXPIRE_S, PATIENCE_S, Left, Saga, Stage
 from slipstream.core.placement import need_of
@@ -27,7 +28,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from slipstream.core.commands import Command
-    from slipstream.core.events import JobSaved, MoveAsked, NodeReported, ResizeAsked
+    from slipstream.core.events import (
+        CommandRefused,
+        JobSaved,
+        MoveAsked,
+        NodeReported,
+        ResizeAsked,
+    )
     from slipstream.core.placement import Need, Placement
     from slipstream.core.records import JobRecord
     from slipstream.core.sights import JobSight
@@ -257,16 +264,20 @@ def reported(state: State, report: NodeReported) -> None:
                 _end(state, move, report.at_s, f"{done}, {took_s:.1f} s in all")
 
 
-def refused(state: State, token: str, text: str, at_s: float) -> None:
+def refused(state: State, event: CommandRefused) -> None:
     """Slurm or the node would not: before it has left nothing has happened.
 
     One that has left is told to start again when Slurm next shows it.
     """
     for move in list(state.moves.values()):
-        if move.token != token:
+        if move.token != event.token or not event.concerns(move.key, move.job_id):
             continue
+        record = state.jobs.get(move.key)
+        advised = advice_key(event.token, event.task)
+        if event.task is not None and record and record.advice_key != advised:
+            continue  # advice for another task of its array
         if move.stage in (Stage.SAVING, Stage.LEAVING):
-            _end(state, move, at_s, f"stays: {text}")
+            _end(state, move, event.at_s, f"stays: {event.text}")
         elif move.stage is Stage.PLACING and move.starts < _STARTS:
             state.moves[move.key] = replace(move, stage=Stage.LEAVING)
 

@@ -116,7 +116,8 @@ def overdue(state: State, at_s: float) -> list[Command]:
 def refused(state: State, event: CommandRefused) -> None:
     """Slurm would not start a placeholder."""
     for one in list(state.upgrades.values()):
-        if one.token == event.token and one.hold is Hold.ASKED:
+        asked = one.token == event.token and one.hold is Hold.ASKED
+        if asked and event.concerns(one.key, one.number):
             _over(state, one, event.at_s, event.text)
 
 

@@ -212,8 +212,9 @@ class Enactor:
                 _LOG.exception("failed: %s", command)
             task = command.task if isinstance(command, Advise | Withdraw) else None
             about = type(command).__name__ if isinstance(command, Extend | Upgrade | Resize) else ""
-            self._tell(CommandRefused(time.time(), command.token, str(error), task, about))
-            return intention.id, Outcome.REFUSED, str(error)
+            text, job = str(error), _job_of(command)
+            self._tell(CommandRefused(time.time(), command.token, text, task, about, job))
+            return intention.id, Outcome.REFUSED, text
         return intention.id, Outcome.DONE, ""
 
     def _carry_out(self, command: Command) -> None:
@@ -236,6 +237,18 @@ class Enactor:
             self._sink.replace(tuple(self._given.values()))
         except SinkError as error:
             _LOG.error("switched off, but the advice board could not be emptied: %s", error)
+
+
+def _job_of(command: Command) -> str:
+    """The key or the number of the job that it is about; advice is given by token and task."""
+    match command:
+        case Save() | Prepare():
+            return command.job_id
+        case Upgrade():
+            return command.number
+        case Requeue() | Start() | Resize() | MakeGuest() | Extend() | GiveBack():
+            return command.key
+    return ""
 
 
 def _insisting(act: Callable[[], _Done]) -> _Done:

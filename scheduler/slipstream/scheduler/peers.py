@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _CREDENTIALS: Final = struct.Struct("3i")
+MOST_OF_A_USER: Final = 256
+"""Connections of a user to the API, or of all at a port: who is silent may stay for ever."""
 BY_UID: Final = "uid"
 """The `client` of a request that came over a Unix socket is this word and the peer's uid."""
 
@@ -60,8 +62,12 @@ class PeerProtocol(H11Protocol):
     """uvicorn's HTTP, which tells the application the uid behind a Unix socket as its client."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Ask the kernel once per connection."""
+        """Ask the kernel once per connection; one too many is closed."""
         super().connection_made(transport)
         peer: Any = transport.get_extra_info("socket")
+        there = len(self.connections)
         if peer is not None and peer.family == socket.AF_UNIX:
             self.client = (BY_UID, uid_of(peer))
+            there = sum(getattr(one, "client", None) == self.client for one in self.connections)
+        if there > MOST_OF_A_USER:
+            transport.abort()

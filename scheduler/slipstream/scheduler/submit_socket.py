@@ -7,7 +7,6 @@ Whatever goes wrong here, the user's submission goes on: no answer is a good ans
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import time
 from typing import TYPE_CHECKING, Final
@@ -30,6 +29,7 @@ _FIRST_HOLD_S: Final = 10
 """Until soft hold has seen a job that must not start anywhere; afterwards it is Slurm's again."""
 _BURST_ENDS_S: Final = 0.05
 """Nobody has asked for so long: what came together can be read from the queue together."""
+_REST_S: Final = 0.5
 _PATIENCE_S: Final = 1.0
 """Lua gives up after 20 ms; who is slower than this is not Lua."""
 
@@ -60,6 +60,7 @@ class SubmitSocket:
             engine, lambda settle: asyncio.get_running_loop().call_later(LATER_S, settle)
         )
         self._askers: set[_Asker] = set()
+        self._rests: asyncio.TimerHandle | None = None
 
     def serve(self, listener: socket.socket) -> Callable[[], None]:
         """Serve from the running loop; returns what ends that."""
@@ -67,6 +68,8 @@ class SubmitSocket:
         loop.add_reader(listener, self._met, listener)
 
         def close() -> None:
+            if self._rests is not None:
+                self._rests.cancel()
             loop.remove_reader(listener)
             listener.close()
             if self._burst is not None:
@@ -79,10 +82,17 @@ class SubmitSocket:
 
     def _met(self, listener: socket.socket) -> None:
         """All who wait at the door."""
-        with contextlib.suppress(BlockingIOError, ConnectionAbortedError):
+        try:
             while True:
                 peer, _ = listener.accept()
                 self._let_in(peer)
+        except (BlockingIOError, ConnectionAbortedError):
+            pass
+        except OSError as error:  # no descriptor is left: who waits would call us without end
+            _LOG.error("submissions are not heard for %g s: %s", _REST_S, error)
+            loop = asyncio.get_running_loop()
+            loop.remove_reader(listener)
+            self._rests = loop.call_later(_REST_S, loop.add_reader, listener, self._met, listener)
 
     def _let_in(self, peer: socket.socket) -> None:
         uid = peers.uid_of(peer)

@@ -38,7 +38,7 @@ def expand(text: str) -> tuple[str, ...]:
     names: list[str] = []
     for part in _TOP_LEVEL_COMMA.split(text) if text else ():
         sizes = map(_size, _BRACKET.findall(part))
-        if not _PART.fullmatch(part) or math.prod(sizes) > _MOST_NODES:
+        if not _PART.fullmatch(part) or len(names) + math.prod(sizes) > _MOST_NODES:
             raise SlurmParseError("host list", text, "names such as n[1-4],gpu07")
         try:
             for piece in _ranges_apart(part):

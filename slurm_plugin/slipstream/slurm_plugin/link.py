@@ -110,6 +110,9 @@ class Channel(Protocol):
     def close(self) -> None:
         """End it."""
 
+    def drop(self) -> None:
+        """End it now: what was written and has not gone out is lost."""
+
 
 class Lines:
     """A Unix socket: each line ends with a line feed."""
@@ -133,6 +136,10 @@ class Lines:
     def close(self) -> None:
         """What was written goes out first."""
         self._writer.close()
+
+    def drop(self) -> None:
+        """Nothing goes out any more."""
+        self._writer.transport.abort()
 
 
 class Sealed:
@@ -177,6 +184,10 @@ class Sealed:
     def close(self) -> None:
         """What was written goes out first."""
         self._writer.close()
+
+    def drop(self) -> None:
+        """Nothing goes out any more."""
+        self._writer.transport.abort()
 
 
 def _write(writer: asyncio.StreamWriter, raw: bytes) -> None:
