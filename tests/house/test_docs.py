@@ -117,3 +117,11 @@ def test_the_page_of_operations_has_each_state_a_job_can_be_in() -> None:
     assert not sorted(missing)
     for reason in NodeReason:
         assert f"| `{reason}` | {SENTENCE[reason].rstrip('.')} |" in text
+
+
+def test_the_readme_opens_with_the_dashboard_and_the_demos_plot() -> None:
+    """Both pictures are there, before the first heading below the title."""
+    opening = (ROOT / "README.md").read_text().split("\n## ")[0]
+    pictures = re.findall(r"!\[[^]]+\]\(([^)]+)\)", opening)
+    assert pictures == ["docs/images/dashboard.png", "docs/images/demo.svg"]
+    assert all((ROOT / path).stat().st_size for path in pictures)
