@@ -28,9 +28,9 @@ _MIB_IN_GIB: Final = 1024
 def report(run_dir: Path, job: str | None, *, as_json: bool, cluster: bool) -> None:
     """Say what JOB got of its GPUs, what it waited for, and what could be changed.
 
-    With --cluster: how GPUs were used since the scheduler runs (a week at most), how long jobs
-    waited although there was a place for them, and how sure that is. In mode observe that is what
-    Slipstream would have started earlier.
+    With --cluster: how GPUs were used in the last week, how long jobs with a Slipstream flag waited
+    although there was a place for them, what would be gained if every job in line for GPUs were a
+    guest, and how sure that is. In mode observe that is what Slipstream would have done.
 
     \b
     Examples:
