@@ -98,6 +98,52 @@ def test_what_a_person_must_decide_is_said() -> None:
     assert [line.split()[0] for line in told] == ["slurm.conf", "DefCpuPerGPU"]
 
 
+FULL = SITE + "PartitionName=gpu Nodes=big[1-4] DefCpuPerGPU=8 # all of them\n#DefCpuPerGPU=9\n"
+
+
+def test_owners_leave_cpus_to_guests_if_it_is_wanted() -> None:
+    """The number that leaves one beside each GPU of every node; the rest of the file stays."""
+    (note,) = edits.notes(FULL)
+    assert "DefCpuPerGPU=8: owners get all CPUs" in note
+    assert "--cpus-for-guests makes it 7" in note
+    fewer = edits.cpus_for_guests(FULL)
+    assert fewer == FULL.replace("DefCpuPerGPU=8 #", "DefCpuPerGPU=7 #")
+    assert edits.notes(fewer) == []
+    assert edits.cpus_for_guests(fewer) == fewer
+    cores = "NodeName=n Sockets=2 CoresPerSocket=8 ThreadsPerCore=2 Gres=gpu:4\nDefCpuPerGPU=6\n"
+    assert edits.cpus_for_guests(cores) == cores
+    assert "=7" in edits.cpus_for_guests(cores.replace("GPU=6", "GPU=8"))
+
+
+def test_cpus_for_guests_are_part_of_the_diff_and_of_its_undoing(tmp_path: Path) -> None:
+    """As every other line."""
+    conf = tmp_path / "slurm.conf"
+    conf.write_text(FULL)
+    shown = run(tmp_path)
+    assert "note: DefCpuPerGPU=8" in shown.output
+    assert "+PartitionName=gpu" not in shown.output
+    done = run(tmp_path, "--cpus-for-guests", "--apply")
+    assert "+PartitionName=gpu Nodes=big[1-4] DefCpuPerGPU=7" in done.output
+    assert "DefCpuPerGPU=7 #" in conf.read_text()
+    run(tmp_path, "--undo")
+    assert conf.read_text() == FULL
+
+
+def test_a_folder_of_plugins_gets_a_file_of_its_own(tmp_path: Path) -> None:
+    """Where plugstack.conf includes one; the folder itself is the site's, and stays."""
+    (tmp_path / "slurm.conf").write_text(SITE)
+    folder = tmp_path / "plugstack.conf.d"
+    folder.mkdir()
+    plugstack = tmp_path / "plugstack.conf"
+    plugstack.write_text(f"include {folder}/*.conf\n")
+    assert run(tmp_path, "--apply").exit_code == 0
+    assert (folder / "slipstream.conf").read_text() == f"optional {tmp_path / 'lib' / 's.so'}\n"
+    assert plugstack.read_text() == f"include {folder}/*.conf\n"
+    assert "say all that Slipstream needs" in run(tmp_path, "--apply").output
+    assert run(tmp_path, "--undo").exit_code == 0
+    assert list(folder.iterdir()) == []
+
+
 def run(folder: Path, *words: str) -> Result:
     """The command for a site in a folder."""
     where = (f"--conf={folder / 'slurm.conf'}", f"--library={folder / 'lib' / 's.so'}")

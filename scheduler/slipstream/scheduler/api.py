@@ -6,10 +6,13 @@ Who may change something is known by the peer of the Unix socket; a port of loop
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import time
 from dataclasses import dataclass, field
+from functools import cache
+from importlib import metadata
 from typing import TYPE_CHECKING, Any, Final
 
 from starlette.applications import Starlette
@@ -42,6 +45,14 @@ _MOST_MINUTES: Final = 1_000_000
 _METRICS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 _BY_BROWSERS: Final = frozenset({"origin", "sec-fetch-site"})
 """Any page that an operator visits could send a POST through a forwarded socket; not as one."""
+
+
+@cache
+def own_version() -> str:
+    """Of the package that runs: a command that is of another one says so."""
+    with contextlib.suppress(metadata.PackageNotFoundError):
+        return metadata.version("slurm-slipstream")
+    return ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,7 +243,7 @@ class Api:
     def _told(self) -> dict[str, Any]:
         paused_s = self.engine.counters.breaker.paused_s(time.time())
         told = {"v": 1, **views.mode(self._state), "carrier": self.carrier()}
-        return {**told, "slurm_paused_s": round(paused_s, 1)}
+        return {**told, "slurm_paused_s": round(paused_s, 1), "version": own_version()}
 
     def _may_change(self, request: Request) -> bool:
         client = request.client

@@ -11,12 +11,13 @@ from rich.table import Table
 
 from slipstream.cli.daemon_api import json_option, run_dir_option, show_json
 from slipstream.cli.doctor import facts
-from slipstream.cli.doctor.checks import CHECKS, Verdict
+from slipstream.cli.doctor.checks import CHECKS
+from slipstream.cli.doctor.findings import Verdict
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from slipstream.cli.doctor.checks import Finding
+    from slipstream.cli.doctor.findings import Finding
 
 _STYLE: Final = {Verdict.GOOD: "green", Verdict.NOTE: "cyan", Verdict.BAD: "bold red"}
 

@@ -58,6 +58,12 @@ To take it back: slipstream setup --undo"""
     is_flag=True,
     help="Also have slurmctld follow advice by the select wrapper, if there is one for this Slurm.",
 )
+@click.option(
+    "--cpus-for-guests",
+    "leaves",
+    is_flag=True,
+    help="Also lower DefCpuPerGPU where owners would hold all CPUs of a node.",
+)
 @click.option("--apply", "applies", is_flag=True, help="Write it. Without this nothing is changed.")
 @click.option("--undo", "undoes", is_flag=True, help="Put back what was there before --apply.")
 def setup(
@@ -65,10 +71,7 @@ def setup(
     guests_per_gpu: int,
     library: Path,
     lua: Path,
-    *,
-    wraps: bool,
-    applies: bool,
-    undoes: bool,
+    **flags: bool,
 ) -> None:
     """Show what slurm.conf, gres.conf, plugstack.conf and job_submit.lua need, as a diff.
 
@@ -79,22 +82,27 @@ def setup(
     Examples:
       slipstream setup
       slipstream setup --apply
+      slipstream setup --cpus-for-guests --apply
       slipstream setup --undo
     """
-    if applies and undoes:
+    if flags["applies"] and flags["undoes"]:
         raise click.UsageError("--apply and --undo: which of the two?")
     try:
         conf = conf or _conf()
-        if undoes:
+        if flags["undoes"]:
             for path in applied.undo(conf.parent):
                 click.echo(f"as it was: {path}")
             return
         texts = _wanted(conf, guests_per_gpu, library, lua)
-        if wraps:
-            texts[conf] = _wrapped(texts.get(conf) or _text(conf))
-            texts = {path: text for path, text in texts.items() if text != _text(path)}
+        if flags["leaves"]:
+            texts[conf] = edits.cpus_for_guests(texts[conf])
+        if flags["wraps"]:
+            texts[conf] = _wrapped(texts[conf])
+        for note in edits.notes(texts[conf]):
+            click.echo(f"note: {note}", err=True)
+        texts = {path: text for path, text in texts.items() if text != _text(path)}
         _show(texts)
-        if applies and texts:
+        if flags["applies"] and texts:
             applied.apply(conf.parent, texts, _install(library, lua))
             click.echo(f"written: {', '.join(map(str, texts))}\n{_NEXT.format(library=library)}")
         elif texts:
@@ -104,21 +112,21 @@ def setup(
 
 
 def _wanted(conf: Path, guests_per_gpu: int, library: Path, lua: Path) -> dict[Path, str]:
-    """The files that must change, with what they must say."""
+    """All files, with what they must say."""
     folder = conf.parent
     slurm = edits.slurm_conf(conf.read_text(), guests_per_gpu)
     gres, plugstack, submit = (
         folder / name for name in ("gres.conf", "plugstack.conf", "job_submit.lua")
     )
-    for note in edits.notes(slurm):
-        click.echo(f"note: {note}", err=True)
-    texts = {
+    drop_in = edits.plugstack_folder(_text(plugstack))
+    if drop_in and str(library) not in _text(plugstack):
+        plugstack = Path(drop_in) / "slipstream.conf"
+    return {
         conf: slurm,
         gres: edits.gres_conf(_text(gres), slurm),
         plugstack: edits.plugstack_conf(_text(plugstack), library),
         submit: edits.job_submit_lua(_text(submit), lua),
     }
-    return {path: text for path, text in texts.items() if text != _text(path)}
 
 
 def _wrapped(slurm: str) -> str:
