@@ -4,7 +4,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import os
+import re
 import subprocess
 import sys
 import time
@@ -25,6 +28,7 @@ from slipstream.cli.cluster_report import cluster_lines, summed
 from slipstream.cli.table import lines, printable, width
 from slipstream.cli.top import Top
 from slipstream.core.classes import Role
+from slipstream.core.events import SlurmLost
 from slipstream.scheduler.dashboard.ledger import HOURS, Ledger
 
 if TYPE_CHECKING:
@@ -213,10 +217,64 @@ def test_every_command_has_help_and_is_imported_alone() -> None:
     for name in COMMANDS:
         done = CliRunner().invoke(main, [name, "--help"])
         assert done.exit_code == 0, done.output
-    assert set(COMMANDS) <= set(CliRunner().invoke(main, ["--help"]).output.split())
+    listed = CliRunner().invoke(main, ["--help"], terminal_width=80).output
+    for name in COMMANDS:
+        assert re.search(rf"^  {name}  +\S.*[^.]$", listed, re.MULTILINE), name  # in a line, whole
     assert CliRunner().invoke(main, ["no-such"]).exit_code == 2
     program = (
         "import sys, slipstream.cli.jobs; "
         "sys.exit(bool({'numpy', 'rich', 'httpx', 'textual', 'uvicorn'} & set(sys.modules)))"
     )
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
+def leaves(group: click.Group, *above: str) -> Iterator[tuple[tuple[str, ...], click.Command]]:
+    """Every command that does something, with what is typed for it."""
+    for name in group.list_commands(click.Context(group)):
+        one = group.get_command(click.Context(group), name)
+        assert one
+        if isinstance(one, click.Group):
+            yield from leaves(one, *above, name)
+        else:
+            yield (*above, name), one
+
+
+def test_what_tells_something_tells_it_to_programs_and_without_colours() -> None:
+    """--json and --no-color, of all but those that are daemons, streams, files or shells."""
+    without = {
+        *("dashboard", "history export", "history import", "scheduler run"),
+        *("sandbox up", "sandbox down", "sandbox run", "sandbox logs", "sandbox fault"),
+    }
+    for words, command in leaves(main):
+        options = {option for parameter in command.params for option in parameter.opts}
+        told = {"--json", "--no-color"} <= options
+        assert told != (" ".join(words) in without), words
+
+
+def on_a_terminal(rig: Served, *words: str, **more: str) -> str:
+    """What a command prints on a real one."""
+    ours, theirs = os.openpty()
+    environment = {name: text for name, text in os.environ.items() if name != "NO_COLOR"}
+    environment |= {"SLIPSTREAM_RUN_DIR": str(rig.run_dir), "TERM": "xterm", **more}
+    argv = [sys.executable, "-m", "slipstream.cli", *words]
+    done = subprocess.run(argv, stdin=theirs, stdout=theirs, env=environment, check=True)
+    assert done.returncode == 0
+    os.close(theirs)
+    text = b""
+    with contextlib.suppress(OSError):  # the other end is closed: no more will come
+        while part := os.read(ours, 65_536):
+            text += part
+    os.close(ours)
+    return text.decode()
+
+
+def test_nobody_gets_colours_who_does_not_want_them(rig: Served) -> None:
+    """On a terminal there are some; not with --no-color, not with NO_COLOR, not in a pipe."""
+    assert "\x1b[32mrunning" in on_a_terminal(rig, "jobs", "-j", "1")
+    assert "\x1b" not in on_a_terminal(rig, "jobs", "-j", "1", "--no-color")
+    assert "\x1b" not in on_a_terminal(rig, "jobs", "-j", "1", NO_COLOR="1")
+    assert "\x1b" not in said(rig, "jobs", "-j", "1")
+    rig.tell(SlurmLost(time.time(), "away"))
+    assert "\x1b[33mSlurm's controller" in on_a_terminal(rig, "nodes", "-n", "gpu001")
+    for words in (["nodes"], ["checkpoints"], ["gpus"], ["why", "1"]):
+        assert "\x1b" not in on_a_terminal(rig, *words, "--no-color")

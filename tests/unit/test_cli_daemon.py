@@ -277,6 +277,10 @@ def test_mode_shows_and_sets(rig: Served) -> None:
     assert said(rig, "mode").startswith("advise: jobs are placed by soft hold")
     assert said(rig, "mode", "observe").startswith("observe: nothing is changed")
     assert rig.engine.machine.state.mode is Mode.OBSERVE
+    again = said(rig, "mode", "enforce")
+    assert "SLIPSTREAM_SCHEDULER_MODE=enforce in /etc/default/slipstream makes it stay" in again
+    assert again.endswith("back again: slipstream mode observe\n")
+    assert "back again" not in said(rig, "mode", "enforce")  # nothing was changed
     bogus = slipstream(rig, "mode", "bogus")
     assert bogus.exit_code == 2
     assert "'observe', 'advise', 'enforce'" in bogus.output
@@ -286,10 +290,40 @@ def test_the_kill_switch_works_without_a_daemon(tmp_path: Path) -> None:
     """A file is all it is."""
     file = tmp_path / "etc" / "disable"
     words = ["mode", "--run-dir", str(tmp_path), "--disable-file", str(file)]
-    assert CliRunner().invoke(main, [*words, "--disable"]).output.startswith("switched off")
+    off = CliRunner().invoke(main, [*words, "--disable"]).output
+    assert off.startswith("switched off")
+    assert "back again: slipstream mode --enable" in off
     assert file.exists()
     assert CliRunner().invoke(main, [*words, "--enable"]).exit_code == 0
     assert not file.exists()
+    told = json.loads(CliRunner().invoke(main, [*words, "--disable", "--json"]).output)
+    assert told == {"v": 1, "switched_off": True, "disable_file": str(file)}
+
+
+def test_move_says_what_it_does_and_how_to_undo_it(rig: Served) -> None:
+    """Asks first; where it cannot, why; programs get the same as data."""
+    rig.tell(
+        looked(
+            11.0,
+            replace(holds("7", request(1), 0), number=7),
+            nodes=(node("n1", used=1), node("n2")),
+        )
+    )
+    cannot = slipstream(rig, "move", "7", "--yes")
+    assert cannot.exit_code == 1
+    assert "job 7 does not move" in cannot.output
+    training = Training(ref="7", phase="training", minibatch=9, restorable=True)
+    rig.tell(NodeReported(at_s=12.0, node="n1", jobs=(training,)))
+    asked = CliRunner().invoke(
+        main, ["move", "7"], input="n\n", env={"SLIPSTREAM_RUN_DIR": str(rig.run_dir)}
+    )
+    assert "requeue it and let it go on elsewhere? [y/N]" in asked.output
+    assert asked.exit_code == 1
+    assert rig.engine.machine.state.moves == {}
+    text = said(rig, "move", "7", "--yes", "--why", "n1 is to be repaired")
+    assert "job 7 moves to n2; see: slipstream why 7" in text
+    assert "back again, after a minute: slipstream move 7 --to n1" in text
+    assert "n1 is to be repaired" in said(rig, "why", "7")
 
 
 def test_every_command_speaks_json(rig: Served) -> None:

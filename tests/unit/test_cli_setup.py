@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -172,8 +173,24 @@ def test_shown_applied_and_taken_back(tmp_path: Path) -> None:
     assert (tmp_path / "lib" / "s.so").read_bytes()[:4] == b"\x7fELF"
     assert (tmp_path / "lua" / "slipstream.lua").exists()
     assert "say all that Slipstream needs" in run(tmp_path, "--apply").output
-    assert run(tmp_path, "--undo").exit_code == 0
+    back = run(tmp_path, "--undo")
+    assert back.exit_code == 0
+    assert f"as it was: {conf}" in back.output
+    assert "Again: slipstream setup --apply" in back.output
     assert contents(tmp_path) == before
+
+
+def test_programs_get_the_same_as_data(tmp_path: Path) -> None:
+    """A diff for each file, whether it was written, and what came back."""
+    conf = tmp_path / "slurm.conf"
+    conf.write_text(FULL)
+    told = json.loads(run(tmp_path, "--json").stdout)
+    assert (told["v"], told["applied"], len(told["notes"])) == (1, False, 1)
+    assert "+gresTypes=gpu,nic,slot" in told["diffs"][str(conf)]
+    assert json.loads(run(tmp_path, "--json", "--apply").stdout)["applied"] is True
+    assert json.loads(run(tmp_path, "--json").stdout)["diffs"] == {}
+    assert str(conf) in json.loads(run(tmp_path, "--json", "--undo").stdout)["as_it_was"]
+    assert conf.read_text() == FULL
 
 
 def test_a_file_that_somebody_changed_since_is_not_overwritten(tmp_path: Path) -> None:

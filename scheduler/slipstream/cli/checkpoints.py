@@ -8,11 +8,10 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import click
-from rich.console import Console
-from rich.table import Table
 
 from slipstream.cli.daemon_api import ask, json_option, run_dir_option, show_json
 from slipstream.cli.jobs import banner_of
+from slipstream.cli.table import show
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -31,20 +30,20 @@ def checkpoints(run_dir: Path, *, as_json: bool) -> None:
     if as_json:
         show_json(answer)
         return
-    table = Table("job", "user", "MB", "saved", "from", "is kept")
-    for copy in answer["checkpoints"]:
-        table.add_row(
-            copy["job_id"],
-            _user(copy["uid"]),
-            f"{copy['bytes_carried'] / 1e6:.1f}",
-            _date(copy["saved_at_s"]),
-            "training" if copy.get("spilled") else "ramdisk",
-            _until(copy),
-        )
-    console = Console()
-    console.print(table)
+    show(("job", "user", "MB", "saved", "from", "is kept"), map(_row, answer["checkpoints"]))
     if banner := banner_of(answer):
-        console.print(banner, style="yellow")
+        click.secho(banner, fg="yellow")
+
+
+def _row(copy: dict[str, Any]) -> list[str]:
+    return [
+        copy["job_id"],
+        _user(copy["uid"]),
+        f"{copy['bytes_carried'] / 1e6:.1f}",
+        _date(copy["saved_at_s"]),
+        "training" if copy.get("spilled") else "ramdisk",
+        _until(copy),
+    ]
 
 
 def _until(copy: dict[str, Any]) -> str:

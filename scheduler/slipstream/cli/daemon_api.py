@@ -38,7 +38,21 @@ def run_dir_option(command: Callable[..., None]) -> Callable[..., None]:
     )(command)
 
 
-json_option: Final = click.option("--json", "as_json", is_flag=True, help="For programs.")
+def json_option(command: Callable[..., None]) -> Callable[..., None]:
+    """One document for programs, or text for people, whose colours can be left out."""
+    plain = click.option(
+        "--no-color",
+        is_flag=True,
+        expose_value=False,
+        callback=_leave_colours_out,
+        help="Plain text; NO_COLOR in the environment says the same.",
+    )
+    return click.option("--json", "as_json", is_flag=True, help="For programs.")(plain(command))
+
+
+def _leave_colours_out(ctx: click.Context, _option: click.Parameter, said: bool) -> None:  # noqa: FBT001 (click's)
+    if said or os.environ.get("NO_COLOR"):
+        ctx.color = False
 
 
 def ask(run_dir: Path, path: str, **query: str) -> dict[str, Any]:

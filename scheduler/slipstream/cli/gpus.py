@@ -9,7 +9,7 @@ import click
 
 from slipstream.cli.daemon_api import ask, json_option, run_dir_option, show_json
 from slipstream.cli.jobs import banner_of
-from slipstream.cli.table import no_color_option, show
+from slipstream.cli.table import show
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -18,17 +18,16 @@ if TYPE_CHECKING:
 @click.command()
 @run_dir_option
 @json_option
-@no_color_option
-def gpus(run_dir: Path, *, as_json: bool, no_color: bool) -> None:
+def gpus(run_dir: Path, *, as_json: bool) -> None:
     """Show the GPUs of each node: owned and guest seats, and use where a coordinator reports."""
     answer = ask(run_dir, "/v1/gpus")
     if as_json:
         show_json(answer)
         return
     head = ("node", "state", "owned", "seats", "GPU", "use %", "memory MiB", "owner", "guests")
-    show(head, (row for node in answer["nodes"] for row in _rows(node)), no_color=no_color)
+    show(head, (row for node in answer["nodes"] for row in _rows(node)))
     if banner := banner_of(answer):
-        click.secho(banner, fg=None if no_color else "yellow")
+        click.secho(banner, fg="yellow")
 
 
 def _rows(node: dict[str, Any]) -> list[list[str]]:

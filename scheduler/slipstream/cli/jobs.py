@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from slipstream.cli.daemon_api import ask, json_option, run_dir_option, show_json
-from slipstream.cli.table import no_color_option, show
+from slipstream.cli.table import show
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -26,7 +26,6 @@ _FILTERS: Final = ("user", "state", "partition", "account", "name")
 @click.command()
 @run_dir_option
 @json_option
-@no_color_option
 @click.option("--all", "every", is_flag=True, help="Also those that have ended.")
 @click.option("-j", "--jobs", "numbers", metavar="LIST", help="Only these, as in 12,14_3.")
 @click.option("-u", "--user", metavar="LIST", help="Only of these users.")
@@ -38,7 +37,6 @@ def jobs(
     run_dir: Path,
     *,
     as_json: bool,
-    no_color: bool,
     every: bool,
     numbers: str | None,
     **wanted: str | None,
@@ -61,9 +59,9 @@ def jobs(
         show_json(answer)
         return
     head = ("job", "name", "user", "class", "role", "GPUs", "phase", "nodes", "reason")
-    show(head, map(_row, answer["jobs"]), colours=COLOURS, no_color=no_color)
+    show(head, map(_row, answer["jobs"]), colours=COLOURS)
     if banner := banner_of(answer):
-        click.secho(banner, fg=None if no_color else "yellow")
+        click.secho(banner, fg="yellow")
 
 
 def _fits(job: dict[str, Any], numbers: str | None, wanted: dict[str, str | None]) -> bool:

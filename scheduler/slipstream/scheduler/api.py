@@ -145,8 +145,9 @@ class Api:
         except (KeyError, TypeError, ValueError):
             known = [str(one) for one in Mode]
             return _error(400, f'not understood: {body!r:.100}; say {{"mode": one of {known}}}')
+        was = self._state.mode
         self.engine.set_mode(mode)
-        return self._answer()
+        return self._answer(was=was)
 
     async def move(self, request: Request) -> Response:
         """`{"job": "12", "nodes": "n2", "why": "maintenance"}`; nodes may be missing."""
@@ -159,10 +160,12 @@ class Api:
         except (AttributeError, KeyError, TypeError, ValueError):
             return _error(400, f'not understood: {body!r:.100}; say {{"job": "12", "nodes": "n2"}}')
         wanted = tuple(name for name in nodes.split(",") if name)
+        known = self._state.jobs.get(job)
+        had = list(known.sight.nodes) if known and known.sight else []
         found = self.engine.move(job, wanted, str(asked.get("why") or "an operator asked"))
         if isinstance(found, Reason):
             return _error(409, f"job {job} does not move ({found}): {SENTENCE[found]}")
-        return self._answer(job=job, nodes=list(found.nodes))
+        return self._answer(job=job, nodes=list(found.nodes), had=had)
 
     async def resize(self, request: Request) -> Response:
         """`{"job": "12", "gpus": 2, "why": "the others are at lunch"}`."""

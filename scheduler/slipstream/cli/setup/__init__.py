@@ -13,6 +13,7 @@ from typing import Final
 
 import click
 
+from slipstream.cli.daemon_api import json_option, show_json
 from slipstream.cli.doctor.facts import settings_in
 from slipstream.cli.setup import applied, edits
 from slipstream.cli.setup.edits import SetupError
@@ -22,16 +23,26 @@ _DEFAULT_CONF: Final = "/etc/slurm/slurm.conf"
 _DEFAULT_LIBRARY: Final = Path("/usr/lib/slipstream/slipstream.so")
 _DEFAULT_LUA: Final = Path("/usr/share/slipstream/lua")
 _SELECT: Final = Path("/usr/lib/slipstream/select")
+_UNIT: Final = "/usr/lib/systemd/system/slipstream-scheduler.service"
+_UNITS: Final = """\
+systemctl enable --now slipstream-scheduler slipstream-watchdog    beside slurmctld
+     systemctl enable --now slipstream-coordinator                      on every node with GPUs"""
+_BY_HAND: Final = """\
+start 'slipstream scheduler run' beside slurmctld, 'python -m slipstream.coordinator' on nodes"""
 _NEXT: Final = """\
 Next:
   1. the same files on every host (or configless Slurm), {library} on login and compute nodes
   2. restart slurmctld and every slurmd: GRES and plugins are read at their start only
-  3. start 'slipstream scheduler run' beside slurmctld, 'python -m slipstream.coordinator' on nodes
+  3. {start}
   4. slipstream doctor
 To take it back: slipstream setup --undo"""
+_BACK: Final = """\
+Next: restart slurmctld and every slurmd, once no job holds a slot any more
+Again: slipstream setup --apply"""
 
 
 @click.command()
+@json_option
 @click.option(
     "--conf",
     type=click.Path(path_type=Path, dir_okay=False),
@@ -90,23 +101,26 @@ def setup(
     try:
         conf = conf or _conf()
         if flags["undoes"]:
-            for path in applied.undo(conf.parent):
-                click.echo(f"as it was: {path}")
+            back = applied.undo(conf.parent)
+            if flags["as_json"]:
+                show_json({"v": 1, "applied": False, "as_it_was": list(map(str, back))})
+            else:
+                click.echo("\n".join([*(f"as it was: {path}" for path in back), _BACK]))
             return
         texts = _wanted(conf, guests_per_gpu, library, lua)
         if flags["leaves"]:
             texts[conf] = edits.cpus_for_guests(texts[conf])
         if flags["wraps"]:
             texts[conf] = _wrapped(texts[conf])
-        for note in edits.notes(texts[conf]):
-            click.echo(f"note: {note}", err=True)
+        notes = edits.notes(texts[conf])
         texts = {path: text for path, text in texts.items() if text != _text(path)}
-        _show(texts)
+        diffs = {str(path): _diff(path, text) for path, text in texts.items()}
         if flags["applies"] and texts:
             applied.apply(conf.parent, texts, _install(library, lua))
-            click.echo(f"written: {', '.join(map(str, texts))}\n{_NEXT.format(library=library)}")
-        elif texts:
-            click.echo("nothing was changed; --apply writes it")
+        if flags["as_json"]:
+            show_json({"v": 1, "applied": flags["applies"], "notes": notes, "diffs": diffs})
+        else:
+            _show(diffs, notes, library, applies=flags["applies"])
     except (SetupError, SandboxError, OSError) as error:
         raise click.ClickException(str(error)) from error
 
@@ -150,17 +164,29 @@ def _wrapped(slurm: str) -> str:
     return edits.plugin_dir(slurm, folder, (folder / ".stock").read_text().strip())
 
 
-def _show(texts: dict[Path, str]) -> None:
-    if not texts:
+def _show(diffs: dict[str, str], notes: list[str], library: Path, *, applies: bool) -> None:
+    for note in notes:
+        click.echo(f"note: {note}", err=True)
+    if not diffs:
         click.echo("Slurm's files say all that Slipstream needs")
-    for path, text in texts.items():
-        diff = difflib.unified_diff(
-            _text(path).splitlines(keepends=True),
-            text.splitlines(keepends=True),
-            *(f"{path}", f"{path} with Slipstream"),
-            n=1,
-        )
-        click.echo("".join(diff), nl=False)
+        return
+    click.echo("".join(diffs.values()), nl=False)
+    if applies:
+        start = _UNITS if Path(_UNIT).exists() else _BY_HAND
+        click.echo(f"written: {', '.join(diffs)}\n{_NEXT.format(library=library, start=start)}")
+    else:
+        click.echo("nothing was changed; --apply writes it")
+
+
+def _diff(path: Path, text: str) -> str:
+    lines = difflib.unified_diff(
+        _text(path).splitlines(),
+        text.splitlines(),
+        *(f"{path}", f"{path} with Slipstream"),
+        n=1,
+        lineterm="",
+    )
+    return "".join(f"{line}\n" for line in lines)
 
 
 def _install(library: Path, lua: Path) -> list[Path]:
