@@ -78,6 +78,9 @@ def test_jobs_are_filtered_as_squeue_does(rig: Served) -> None:
     assert shown(rig, "-p", "batch") == everybody
     assert shown(rig, "-p", "other") == []
     assert shown(rig, "-n", "bert-large-1") == ["1"]
+    typo = slipstream(rig, "jobs", "-t", "runing")
+    assert typo.exit_code == 2
+    assert "-t runing: no phase and no reason; phases: submitted, lost, waiting" in typo.output
     rig.tell(looked(time.time(), replace(sight("17_3", request(99)), number=21)))
     assert shown(rig, "-j", "17") == shown(rig, "-j", "17_3") == ["17_3"]
 
@@ -111,6 +114,9 @@ def test_nodes_are_a_line_each(rig: Served) -> None:
     told = json.loads(said(rig, "nodes", "--json", "-t", "mixed,idle"))
     assert [one["node"] for one in told["nodes"]] == ["gpu001", "gpu002"]
     assert json.loads(said(rig, "nodes", "--json", "-t", "down"))["nodes"] == []
+    listed = json.loads(said(rig, "nodes", "--json", "-n", "gpu[002-009],login"))["nodes"]
+    assert [one["node"] for one in listed] == ["gpu002"]
+    assert slipstream(rig, "nodes", "-n", "gpu[1-").exit_code == 2
 
 
 def test_a_report_says_what_a_job_got_and_what_to_change(rig: Served) -> None:
@@ -120,7 +126,15 @@ def test_a_report_says_what_a_job_got_and_what_to_change(rig: Served) -> None:
     assert "capped at 20.0 GiB" in text
     assert "8 %: The owner does not get slower: a little more." in text
     assert "it cannot be saved and moved" in text
+    assert "where         gpu001: 1 guest seat\n" in text
+    assert "costs others  job 1, which owns its GPU: 0.8 % (± 0.0) slower with its guests" in text
+    owner = said(rig, "report", "1")
+    assert re.search(r"costs others  \d+\.\d\d GPU hours held, \d+\.\d\d of them idle", owner)
+    assert "1 GPU of its own" in owner
+    waiting = next(one for one in rig.engine.machine.state.jobs.values() if one.phase == "waiting")
+    assert re.search(r"in the queue  for \d+ min", said(rig, "report", waiting.key))
     told = json.loads(said(rig, "report", "1", "--json"))
+    assert told["cost"]["idle_gpu_hours"] == pytest.approx(0.4 * told["cost"]["held_gpu_hours"])
     assert told["notes"][-1] == "guests made it 0.8 % slower (± 0.0); --no-slip-share"
     assert len(told["curve"]) == 1
     assert slipstream(rig, "report", "404").exit_code == 1

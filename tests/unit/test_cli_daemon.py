@@ -258,6 +258,8 @@ def test_why_of_a_guest_that_stands_still_says_for_whom(rig: Served) -> None:
     rig.tell(looked(11.0, guest, owner), stands)
     sentence = "  waits for GPU 1 of n2: its owner, job 4_1, takes no guests"
     assert sentence in said(rig, "why", "7_3").splitlines()
+    assert "  but stands still now (paused): it waits for others." in said(rig, "why", "7_3")
+    assert "│ paused " in said(rig, "jobs", "-j", "7_3")
     rig.tell(replace(stands, jobs=(Training(ref="21", phase="training"),)))
     assert "waits for" not in said(rig, "why", "7_3")
 

@@ -145,6 +145,16 @@ def test_a_folder_of_plugins_gets_a_file_of_its_own(tmp_path: Path) -> None:
     assert list(folder.iterdir()) == []
 
 
+def test_a_plugin_that_is_loaded_from_elsewhere_is_not_loaded_twice() -> None:
+    """Somebody has installed it by hand; a comment about it is not that."""
+    ours = "required /opt/slurm/lib/slipstream.so\n"
+    assert edits.plugstack_conf(ours, Path("/usr/lib/slipstream/slipstream.so")) == ours
+    assert edits.plugstack_folder(f"include /x/plugstack.conf.d/*\n{ours}", Path("/x/s.so")) == ""
+    assert "optional /x/slipstream.so" in edits.plugstack_conf(
+        f"# {ours}", Path("/x/slipstream.so")
+    )
+
+
 def run(folder: Path, *words: str) -> Result:
     """The command for a site in a folder."""
     where = (f"--conf={folder / 'slurm.conf'}", f"--library={folder / 'lib' / 's.so'}")

@@ -158,7 +158,7 @@ def test_the_report_says_what_it_cannot_know() -> None:
     for at_s in (3.0, 33.0):
         ledger.sample(full.state, at_s)
     text = "\n".join(cluster_lines(summed(ledger.told()), "observe"))
-    assert "hours more, had owners not held all CPUs of the node" in text
+    assert "min more, had owners not held all CPUs of the node" in text
 
 
 def test_a_day_of_observing_outlives_a_restart(tmp_path: Path) -> None:

@@ -104,14 +104,14 @@ def cluster_lines(told: dict[str, Any], mode: str) -> list[str]:
         return ["nothing was seen yet: the scheduler has just started"]
     owned = 100 * told["owned_gpu_hours"] / told["gpu_hours"] if told["gpu_hours"] else 0
     lines = [
-        f"the last {told['hours_seen']:.1f} hours that the scheduler has seen, in mode {mode} now",
-        f"  GPUs owned      {owned:.0f} % of {told['gpu_hours']:.1f} GPU hours",
+        f"the last {_hours(told['hours_seen'])} that the scheduler has seen, in mode {mode} now",
+        f"  GPUs owned      {owned:.0f} % of {_gpu_hours(told['gpu_hours'])}",
     ]
     if told["owned_idle_gpu_hours"] is None:
         lines.append("  GPU use         not known: no coordinator reports")
     else:
         lines.append(
-            f"  of that idle    {told['owned_idle_gpu_hours']:.1f} GPU hours: owned, and not used"
+            f"  of that idle    {_gpu_hours(told['owned_idle_gpu_hours'])}: owned, and not used"
         )
         if told["reported_pct"] is not None and told["reported_pct"] < 100 * _FULL:
             lines.append(
@@ -126,13 +126,13 @@ def _flagged(told: dict[str, Any], mode: str) -> list[str]:
     """Jobs that said what they are."""
     lines = [
         "jobs with a Slipstream flag",
-        f"  waited          {told['waiting_hours']:.1f} hours, all together",
+        f"  waited          {_hours(told['waiting_hours'])}, all together",
     ]
     if told["placeable_pct"] is None:
         return lines
     began = "would have had" if mode == "observe" else "had"
     lines.append(
-        f"  of that         {told['placeable_hours']:.1f} hours ({told['placeable_pct']:.0f} %)"
+        f"  of that         {_hours(told['placeable_hours'])} ({told['placeable_pct']:.0f} %)"
         f" although Slipstream {began} a place for them"
     )
     return [*lines, _sure(told["placeable_pct_range"])]
@@ -142,15 +142,15 @@ def _unflagged(told: dict[str, Any], whole: dict[str, Any]) -> list[str]:
     """What could be, if everybody said so."""
     lines = [
         "if every job in line for GPUs had been a guest (--slip-class=opportunistic or auto)",
-        f"  waited          {told['line_hours']:.1f} hours for GPUs, all jobs together",
+        f"  waited          {_hours(told['line_hours'])} for GPUs, all jobs together",
     ]
     if whole["owned_idle_gpu_hours"] is None:
         return [*lines, "  seats           not known: coordinators tell which GPUs are quiet"]
     if not told["line_hours"]:
         return [*lines, "  seats           nobody had to wait: nothing to gain"]
-    seats = f"{told['seated_hours']:.1f} hours ({told['seated_pct']:.0f} %)"
+    seats = f"{_hours(told['seated_hours'])} ({told['seated_pct']:.0f} %)"
     sooner = f"of which {told['jobs_sooner']} could have sooner{_by(told['sooner_mean_s'])}"
-    work = f"{told['work_gpu_hours']:.1f} GPU hours in what owners left idle"
+    work = f"{_gpu_hours(told['work_gpu_hours'])} in what owners left idle"
     lines += [
         f"  of that         {seats} with a seat for them on a quiet GPU",
         _sure(told["seated_pct_range"]),
@@ -159,10 +159,18 @@ def _unflagged(told: dict[str, Any], whole: dict[str, Any]) -> list[str]:
     ]
     if told["without_cpu_hours"] >= _SHOWN_HOURS:
         lines.append(
-            f"  CPUs            {told['without_cpu_hours']:.1f} hours more, had owners not held "
+            f"  CPUs            {_hours(told['without_cpu_hours'])} more, had owners not held "
             "all CPUs of the node: see 'slipstream setup'"
         )
     return [*lines, *_ASSUMED]
+
+
+def _hours(hours: float) -> str:
+    return f"{hours:.1f} hours" if hours >= 1 or not hours else f"{60 * hours:.0f} min"
+
+
+def _gpu_hours(hours: float) -> str:
+    return f"{hours:.1f} GPU hours" if hours >= 1 or not hours else f"{60 * hours:.0f} GPU min"
 
 
 def _between(told: dict[str, Any]) -> str:

@@ -132,8 +132,7 @@ def _wanted(conf: Path, guests_per_gpu: int, library: Path, lua: Path) -> dict[P
     gres, plugstack, submit = (
         folder / name for name in ("gres.conf", "plugstack.conf", "job_submit.lua")
     )
-    drop_in = edits.plugstack_folder(_text(plugstack))
-    if drop_in and str(library) not in _text(plugstack):
+    if drop_in := edits.plugstack_folder(_text(plugstack), library):
         plugstack = Path(drop_in) / "slipstream.conf"
     return {
         conf: slurm,

@@ -83,13 +83,21 @@ def gres_conf(text: str, slurm: str) -> str:
 
 def plugstack_conf(text: str, library: Path) -> str:
     """plugstack.conf with our flags: a host without the library goes on without them."""
-    return text if str(library) in text else _with_line(text, f"optional {library}")
+    if _has_ours(text, library):
+        return text  # from another place, by hand: twice would be one too many
+    return _with_line(text, f"optional {library}")
 
 
-def plugstack_folder(text: str) -> str:
+def _has_ours(text: str, library: Path) -> bool:
+    return str(library) in text or bool(
+        re.search(r"(?m)^\s*(?:optional|required)\s+\S*\bslipstream\.so\b", text)
+    )
+
+
+def plugstack_folder(text: str, library: Path) -> str:
     """Where plugstack.conf takes files of packages from; empty if it does not."""
     found = _DROP_IN.search(text)
-    return found[1] if found else ""
+    return found[1] if found and not _has_ours(text, library) else ""
 
 
 def job_submit_lua(text: str, modules: Path) -> str:
