@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import click
 import pytest
 
-from documents import ROOT, commands, pages
+from documents import ROOT, commands, inline, pages
 from slipstream.cli import main
 from slipstream.core.moves import Stage
 from slipstream.core.node.reasons import SENTENCE, NodeReason
@@ -61,6 +61,13 @@ def test_every_command_of_a_page_is_one_that_exists(page: Path) -> None:
         while words and re.fullmatch(r"\w+=.*", words[0]):
             words.pop(0)
         _check(words, typed)
+
+
+@pytest.mark.parametrize("page", pages(), ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_command_in_a_sentence_is_one_that_exists(page: Path) -> None:
+    """Also where it is only spoken of."""
+    for typed in inline(page):
+        _check_ours(shlex.split(typed)[1:], typed)
 
 
 def _check(words: list[str], typed: str) -> None:
