@@ -3,8 +3,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from dataclasses import replace
+from itertools import count
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -14,13 +17,14 @@ from slipstream.cli.cluster_report import cluster_lines, summed
 from slipstream.core.classes import Mode
 from slipstream.core.events import NodeReported
 from slipstream.core.sights import GpuUse, Standing
+from slipstream.scheduler.dashboard.feed import Feed
 from slipstream.scheduler.dashboard.hours_file import HoursFile
 from slipstream.scheduler.dashboard.ledger import Ledger
-from slipstream.scheduler.dashboard.shadow import Shadow
+from slipstream.scheduler.dashboard.past import Past
+from slipstream.scheduler.dashboard.shadow import Scene, Shadow
+from slipstream.scheduler.engine import Engine
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from slipstream.core.machine import Machine
     from slipstream.core.sights import JobSight
 
@@ -52,11 +56,18 @@ def cluster(*uses: tuple[float, int], cpus_used: int = 4) -> Machine:
     return one
 
 
+def watched(one: Machine, ledger: Ledger, *at_s: float, shadow: Shadow | None = None) -> None:
+    """Samples at these times."""
+    shadow = shadow or Shadow()
+    for now_s in at_s:
+        ledger.sample(one.state, now_s, shadow.look(Scene.of(one.state, now_s)))
+
+
 def test_a_plain_job_would_have_a_seat_on_a_quiet_gpu() -> None:
     """Not on one that is busy, not where its memory would not fit; and it works in the rest."""
     one = cluster((30.0, 20), (95.0, 20), (20.0, 78), (95.0, 2))
     one.handle(looked(2.0, wants("10"), wants("11"), wants("12"), wants("13")))
-    told = Shadow().look(one.state, 3.0)
+    told = Shadow().look(Scene.of(one.state, 3.0))
     assert (told.waiting, told.seated) == (4, 2)  # 30 GiB each in the mean: two beside 20 of 80
     assert told.working == pytest.approx(0.7)  # all that the owner leaves: each would take 60 %
     assert told.without_cpu == 0
@@ -78,14 +89,14 @@ def test_no_seat_for_a_job_that(job: JobSight) -> None:
     """Nothing is promised that could not be kept."""
     one = cluster((10.0, 8), (10.0, 8), (90.0, 8), (90.0, 8))
     one.handle(looked(2.0, job))
-    assert Shadow().look(one.state, 3.0).seated == 0
+    assert Shadow().look(Scene.of(one.state, 3.0)).seated == 0
 
 
 def test_owners_that_hold_all_cpus_are_told_of() -> None:
     """The seat is there, the CPU is not."""
     one = cluster((10.0, 8), (10.0, 8), cpus_used=32)
     one.handle(looked(2.0, wants("10"), wants("11")))
-    told = Shadow().look(one.state, 3.0)
+    told = Shadow().look(Scene.of(one.state, 3.0))
     assert (told.seated, told.without_cpu) == (0, 2)
 
 
@@ -93,20 +104,20 @@ def test_a_report_too_old_is_no_seat() -> None:
     """Nobody knows what the GPU does now."""
     one = cluster((10.0, 8))
     one.handle(looked(2.0, wants("10")))
-    assert Shadow().look(one.state, 2.0 + RULES.report_s + 1).seated == 0
+    assert Shadow().look(Scene.of(one.state, 2.0 + RULES.report_s + 1)).seated == 0
 
 
 def test_a_job_begins_so_much_sooner_as_it_had_a_seat_before() -> None:
     """It keeps its seat while it waits, also when the owner gets busy."""
     one, shadow = cluster((10.0, 8)), Shadow()
     one.handle(looked(2.0, wants("10"), wants("11", priority=1)))
-    assert shadow.look(one.state, 3.0).seated == 2
+    assert shadow.look(Scene.of(one.state, 3.0)).seated == 2
     one.handle(measured((99.0, 8), at_s=20.0))
     one.handle(looked(20.0, wants("12", priority=1)))
-    assert shadow.look(one.state, 21.0).seated == 2
+    assert shadow.look(Scene.of(one.state, 21.0)).seated == 2
     one.handle(looked(33.0, replace(wants("10"), standing=Standing.RUNNING, nodes=("n1",))))
     one.handle(looked(33.0, replace(wants("11"), standing=Standing.ENDED)))  # cancelled
-    told = shadow.look(one.state, 33.0)
+    told = shadow.look(Scene.of(one.state, 33.0))
     assert (told.began, told.sooner_s) == (1, (30.0,))
     assert (told.waiting, told.seated) == (1, 0)
 
@@ -115,20 +126,20 @@ def test_ten_thousand_jobs_are_looked_at_in_rounds() -> None:
     """No more than a few dozen seats are sought at a time, so that nobody waits for it."""
     one, shadow = cluster((10.0, 0), (10.0, 0), (10.0, 0), (10.0, 0)), Shadow()
     one.handle(looked(2.0, *(wants(str(number)) for number in range(10, 10_010))))
-    told = shadow.look(one.state, 3.0)
+    told = shadow.look(Scene.of(one.state, 3.0))
     assert (told.waiting, told.seated) == (10_000, 12)
 
 
 def test_the_report_tells_what_everybody_would_gain() -> None:
     """Half a day of one plain job behind a quiet owner: hours, work, how sure, what is supposed."""
-    one, ledger = cluster((25.0, 8), (25.0, 8)), Ledger()
+    one, ledger, shadow = cluster((25.0, 8), (25.0, 8)), Ledger(), Shadow()
     one.handle(looked(2.0, wants("10")))
     for at in range(12 * 180):
         one.handle(measured((25.0, 8), (25.0, 8), at_s=20.0 * at))
-        ledger.sample(one.state, 20.0 * at)
+        watched(one, ledger, 20.0 * at, shadow=shadow)
     last_s = 12 * 3600.0
     one.handle(looked(last_s, replace(wants("10"), standing=Standing.RUNNING, nodes=("n1",))))
-    ledger.sample(one.state, last_s)
+    watched(one, ledger, last_s, shadow=shadow)
     told = summed(ledger.told())
     lines = "\n".join(cluster_lines(told, "observe"))
     assert "with a Slipstream flag\n  waited          0.0 hours, all together\nif every" in lines
@@ -145,18 +156,15 @@ def test_the_report_says_what_it_cannot_know() -> None:
     """Without coordinators nobody knows which GPUs are quiet; without a queue nothing is gained."""
     one, ledger = machine(node("n1", used=4), rules=OBSERVES), Ledger()
     one.handle(looked(2.0, wants("10")))
-    for at_s in (3.0, 8.0):
-        ledger.sample(one.state, at_s)
+    watched(one, ledger, 3.0, 8.0)
     assert "seats           not known" in "\n".join(cluster_lines(summed(ledger.told()), "observe"))
     quiet, ledger = cluster((10.0, 8)), Ledger()
-    for at_s in (3.0, 8.0):
-        ledger.sample(quiet.state, at_s)
+    watched(quiet, ledger, 3.0, 8.0)
     text = "\n".join(cluster_lines(summed(ledger.told()), "observe"))
     assert "nobody had to wait: nothing to gain" in text
     full, ledger = cluster((10.0, 8), cpus_used=32), Ledger()
     full.handle(looked(2.0, *(wants(str(number)) for number in range(10, 60))))
-    for at_s in (3.0, 33.0):
-        ledger.sample(full.state, at_s)
+    watched(full, ledger, 3.0, 33.0)
     text = "\n".join(cluster_lines(summed(ledger.told()), "observe"))
     assert "min more, had owners not held all CPUs of the node" in text
 
@@ -165,15 +173,13 @@ def test_a_day_of_observing_outlives_a_restart(tmp_path: Path) -> None:
     """Hours are on disk within a minute; a file of another release, or a broken one, is fine."""
     path, one, ledger = tmp_path / "hours.json", cluster((25.0, 8)), Ledger()
     file = HoursFile(path, ledger)
-    for at_s in (3.0, 8.0):
-        ledger.sample(one.state, at_s)
+    watched(one, ledger, 3.0, 8.0)
     file.tick(1.0)
     file.tick(30.0)  # too soon
     again = Ledger()
     HoursFile(path, again)
     assert again.told() == ledger.told() != []
-    for at_s in (3603.0, 3608.0):
-        again.sample(one.state, at_s)
+    watched(one, again, 3603.0, 3608.0)
     assert [hour["seen_s"] for hour in again.told()] == [5.0, 5.0]
     older = [{"began_s": 0.0, "seen_s": 7.0, "of_tomorrow": "?"}]
     path.write_text(json.dumps({"v": 1, "hours": older}))
@@ -186,3 +192,24 @@ def test_a_day_of_observing_outlives_a_restart(tmp_path: Path) -> None:
         HoursFile(path, ledger)
         assert ledger.told() == []
     HoursFile(tmp_path / "no" / "folder", ledger).tick(1.0)  # told of, and no more
+
+
+def test_a_scheduler_that_runs_fills_its_hours() -> None:
+    """The feed of the dashboard looks, whether or not anybody looks at it."""
+    one, past = cluster((25.0, 8)), Past()
+    one.handle(looked(2.0, wants("10"), wants("11")))
+    engine = Engine(one, lambda _entry: None, Path("/nonexistent"))
+    times = count(3, 10)
+
+    async def watched_for_a_while() -> None:
+        feed = Feed(engine, past, dict, lambda: float(next(times)))
+        task = asyncio.create_task(feed.run())
+        while not past.ledger.told() or past.ledger.told()[0]["line_s"] < 40:
+            feed.wake()
+            await asyncio.sleep(0.01)
+        feed.close()
+        await task
+
+    asyncio.run(asyncio.wait_for(watched_for_a_while(), 60))
+    (hour,) = past.ledger.told()
+    assert hour["seated_s"] == hour["line_s"] == 2 * hour["seen_s"]

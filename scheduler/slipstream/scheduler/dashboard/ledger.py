@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from slipstream.core.reasons import Reason
 from slipstream.core.records import Phase
 from slipstream.core.seats import holders
-from slipstream.scheduler.dashboard.shadow import Sample, Shadow
+from slipstream.scheduler.dashboard.shadow import Sample
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -27,6 +27,7 @@ _HOUR_S: Final = 3600.0
 _LONGEST_STEP_S: Final = 30.0
 """Between two samples: what lies in a longer gap nobody has seen."""
 _WAITS: Final = (Phase.WAITING, Phase.SUBMITTED)
+_NOBODY: Final = Sample()
 _HAS_A_PLACE: Final = (Reason.WOULD_ADVISE, Reason.ADVISED)
 
 
@@ -68,13 +69,11 @@ class Ledger:
 
     def __init__(self) -> None:
         self._hours: deque[Hour] = deque(maxlen=HOURS)
-        self._shadow = Shadow()
         self._last_s: float | None = None
 
-    def sample(self, state: State, at_s: float) -> None:
-        """The cluster is like this now, and was since the last time."""
+    def sample(self, state: State, at_s: float, would: Sample = _NOBODY) -> None:
+        """The cluster is like this now, and was since the last time; and what would be."""
         last_s, self._last_s = self._last_s, at_s
-        would = self._shadow.look(state, at_s)
         if last_s is None or not 0 < at_s - last_s <= _LONGEST_STEP_S:
             return
         hour, step_s = self._hour(at_s), at_s - last_s
