@@ -44,7 +44,7 @@ ELSEWHERE = {
     r"docker exec": "tests/docker/test_cluster.py",
     r"user@controller": "tests/docker/test_cluster.py",
     r"# slipstream setup --apply": "tests/sandbox/test_setup.py",
-    r"# slipstream mode --disable": "tests/unit/test_cli_daemon.py",
+    r"# slipstream mode --disable": "tests/unit/test_cli_operators.py",
     r"python -m slipstream.torch_hooks.testing": "tests/unit/test_hooks_testing.py",
     r"torchrun ": "tests/unit/test_examples_ddp.py",
     r"python train\.py": "tests/unit/test_examples_train.py",

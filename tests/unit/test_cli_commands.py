@@ -119,6 +119,19 @@ def test_nodes_are_a_line_each(rig: Served) -> None:
     assert slipstream(rig, "nodes", "-n", "gpu[1-").exit_code == 2
 
 
+def test_gpus_are_those_of_a_node_or_of_a_job(rig: Served) -> None:
+    """With all who are there."""
+
+    def found(*words: str) -> list[tuple[str, int]]:
+        told = json.loads(said(rig, "gpus", "--json", *words))["nodes"]
+        return [(one["node"], gpu["index"]) for one in told for gpu in one["devices"]]
+
+    assert found("-n", "gpu[002-003]") == [("gpu002", 0), ("gpu002", 1)]
+    assert found("-j", "3") == found("-j", "1") == [("gpu001", 0)]
+    assert found("-j", "1,2") == [("gpu001", 0), ("gpu001", 1)]
+    assert found("-j", "77") == []
+
+
 def test_a_report_says_what_a_job_got_and_what_to_change(rig: Served) -> None:
     """Mini-batches, use, memory and share; notes come from what was measured."""
     text = said(rig, "report", "3")

@@ -20,13 +20,22 @@ if TYPE_CHECKING:
 @click.command()
 @run_dir_option
 @json_option
-def checkpoints(run_dir: Path, *, as_json: bool) -> None:
+@click.option("-j", "--jobs", "numbers", metavar="LIST", help="Only of these, as in 12,14_3.")
+@click.option("-u", "--user", metavar="LIST", help="Only of these users.")
+def checkpoints(run_dir: Path, *, as_json: bool, numbers: str | None, user: str | None) -> None:
     """Show the copies of trainings on the shared filesystem, and which would be removed when.
 
     A copy is kept while Slurm knows its job, and for a grace time after that (the scheduler's
     keep_checkpoints_s). In mode observe, and while switched off, none is removed.
     """
     answer = ask(run_dir, "/v1/checkpoints")
+    jobs, users = (set(one.split(",")) if one else None for one in (numbers, user))
+    answer["checkpoints"] = [
+        copy
+        for copy in answer["checkpoints"]
+        if (not jobs or copy["job_id"] in jobs)
+        and (not users or {_user(copy["uid"]), str(copy["uid"])} & users)
+    ]
     if as_json:
         show_json(answer)
         return

@@ -26,11 +26,11 @@ _COLOURS: Final = {"no": "red", "not reported": "yellow"}
 def nodes(run_dir: Path, *, as_json: bool, names: str | None, state: str | None) -> None:
     """Show the nodes: state, owned GPUs, guest seats, use, memory, and when they last reported."""
     answer = ask(run_dir, "/v1/gpus")
-    listed = _listed(names)
+    wanted = listed(names)
     answer["nodes"] = [
         one
         for one in answer["nodes"]
-        if (not names or one["node"] in listed)
+        if (not names or one["node"] in wanted)
         and (not state or one["state"].lower() in state.lower().split(","))
     ]
     if as_json:
@@ -42,7 +42,8 @@ def nodes(run_dir: Path, *, as_json: bool, names: str | None, state: str | None)
         click.secho(banner, fg="yellow")
 
 
-def _listed(names: str | None) -> set[str]:
+def listed(names: str | None) -> set[str]:
+    """Nodes as Slurm's lists name them, n1,n[4-6]."""
     if "[" not in (names or ""):
         return set((names or "").split(","))
     from slipstream.slurm_plugin import hosts  # noqa: PLC0415 (few write it so)

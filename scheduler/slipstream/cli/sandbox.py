@@ -126,6 +126,8 @@ def up(name: str, home: Path, port_base: int | None, **asked: Any) -> None:  # n
     )
     flag = "" if name == "sandbox" else f" --name {name}"
     click.echo(f"  try:  slipstream sandbox run{flag} sinfo")
+    if plan.daemons:
+        click.echo(f"        slipstream sandbox run{flag} slipstream jobs")
     click.echo(f"  end:  slipstream sandbox down{flag}")
 
 
