@@ -14,7 +14,7 @@ from core_world import full, holds, looked, node, request, sight
 from scheduler_rig import Served, served
 from slipstream.cli import main
 from slipstream.core.classes import JobClass, Mode, Role
-from slipstream.core.events import NodeReported
+from slipstream.core.events import NodeReported, SwitchedOff
 from slipstream.core.sights import Standing, Training
 
 if TYPE_CHECKING:
@@ -155,3 +155,13 @@ def test_move_says_what_it_does_and_how_to_undo_it(rig: Served) -> None:
     assert "job 7 moves to n2; see: slipstream why 7" in text
     assert "back again, after a minute: slipstream move 7 --to n1" in text
     assert "n1 is to be repaired" in said(rig, "why", "7")
+
+
+def test_mode_says_who_has_switched_it_off(rig: Served) -> None:
+    """And since when, by the file that is there."""
+    said(rig, "mode", "--disable")
+    rig.tell(SwitchedOff(12.0))
+    text = said(rig, "mode")
+    assert text.startswith("advise, but switched off: Slurm decides alone; ")
+    assert f"{rig.run_dir / 'disable'} is there since 2" in text
+    assert text.endswith(f", by {(rig.run_dir / 'disable').owner()}\n")

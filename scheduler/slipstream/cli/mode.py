@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 from typing import Any, Final
 
@@ -68,7 +69,7 @@ def mode(
     if as_json:
         show_json(answer)
         return
-    click.echo(_sentence(answer))
+    click.echo(_sentence(answer) + _by_whom(answer, disable_file))
     if mode and answer["was"] != mode:
         click.echo(
             f"until the scheduler's next start; SLIPSTREAM_SCHEDULER_MODE={mode} in "
@@ -85,6 +86,17 @@ def _throw(path: Path, *, thrown: bool) -> None:
             path.unlink(missing_ok=True)
     except OSError as error:
         raise click.ClickException(f"{path}: {error.strerror}") from error
+
+
+def _by_whom(answer: dict[str, Any], path: Path) -> str:
+    """Who has switched it off, and when, as far as the file tells."""
+    try:
+        found = path.stat() if answer["switched_off"] else None
+        who = path.owner() if found else ""
+    except (KeyError, OSError):
+        return ""
+    when = time.strftime("%Y-%m-%d %H:%M", time.localtime(found.st_mtime)) if found else ""
+    return f"; {path} is there since {when}, by {who}" if found else ""
 
 
 def _sentence(answer: dict[str, Any]) -> str:
