@@ -189,6 +189,7 @@ def test_a_jobs_page_has_its_pace_its_share_its_memory_and_its_story(
         look.goes("#/job/3")
         look.until("document.querySelector('.cards')?.textContent.includes('capped at 20')")
         assert "The owner does not get slower" in look.text(".job-head")
+        assert "1 guest seat" in look.page.locator(".facts dd").all_inner_texts()
         assert look.errors == []
 
 
