@@ -175,7 +175,11 @@ def test_a_day_of_observing_outlives_a_restart(tmp_path: Path) -> None:
     file = HoursFile(path, ledger)
     watched(one, ledger, 3.0, 8.0)
     file.tick(1.0)
+    at_first = path.read_text()
+    watched(one, ledger, 13.0)
     file.tick(30.0)  # too soon
+    assert path.read_text() == at_first
+    file.write()  # the daemon ends
     again = Ledger()
     HoursFile(path, again)
     assert again.told() == ledger.told() != []

@@ -205,6 +205,7 @@ class Daemon:
             self._hold.stop()
             self._historian.stop()
             self._learner.stop()
+            self._dashboard.hours_file.write()
             self._journal.close()
         return self._ending.code
 

@@ -37,11 +37,14 @@ class HoursFile:
 
     def tick(self, now_s: float) -> None:
         """Write them, if it is time to."""
+        if self._written_s is None or now_s - self._written_s >= _EVERY_S:
+            self._written_s = now_s
+            self.write()
+
+    def write(self) -> None:
+        """All that is known."""
         if self._path is None:
             return
-        if self._written_s is not None and now_s - self._written_s < _EVERY_S:
-            return
-        self._written_s = now_s
         draft = self._path.with_suffix(".new")
         try:
             draft.write_text(json.dumps({"v": 1, "hours": self._ledger.told()}))
