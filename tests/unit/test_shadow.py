@@ -184,7 +184,7 @@ def test_a_day_of_observing_outlives_a_restart(tmp_path: Path) -> None:
     HoursFile(path, again)
     assert again.told() == ledger.told() != []
     watched(one, again, 3603.0, 3608.0)
-    assert [hour["seen_s"] for hour in again.told()] == [5.0, 5.0]
+    assert [hour["seen_s"] for hour in again.told()] == [10.0, 5.0]
     older = [{"began_s": 0.0, "seen_s": 7.0, "of_tomorrow": "?"}]
     path.write_text(json.dumps({"v": 1, "hours": older}))
     ledger = Ledger()
