@@ -78,9 +78,9 @@ def test_jobs_are_filtered_as_squeue_does(rig: Served) -> None:
     assert shown(rig, "-p", "batch") == everybody
     assert shown(rig, "-p", "other") == []
     assert shown(rig, "-n", "bert-large-1") == ["1"]
-    typo = slipstream(rig, "jobs", "-t", "runing")
+    typo = slipstream(rig, "jobs", "-t", "runs")
     assert typo.exit_code == 2
-    assert "-t runing: no phase and no reason; phases: submitted, lost, waiting" in typo.output
+    assert "-t runs: no phase and no reason; phases: submitted, lost, waiting" in typo.output
     rig.tell(looked(time.time(), replace(sight("17_3", request(99)), number=21)))
     assert shown(rig, "-j", "17") == shown(rig, "-j", "17_3") == ["17_3"]
 
