@@ -60,7 +60,7 @@ MAY_BE_REFUSED = ("move", "resize")
 def box(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
     """Three nodes, since a page names n3, of four GPUs, since another breaks the fourth."""
     shape = Shape(nodes=3, gpus_per_node=4, racks=1, gpu_memory_mib=1024)
-    with Sandbox.started(shape, name="d", home=tmp_path_factory.mktemp("d")) as one:
+    with Sandbox.started(shape, name="d", home=tmp_path_factory.mktemp("d"), daemons=True) as one:
         yield one
 
 
