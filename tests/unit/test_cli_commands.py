@@ -28,7 +28,8 @@ from slipstream.cli.cluster_report import cluster_lines, summed
 from slipstream.cli.table import lines, printable, width
 from slipstream.cli.top import Top
 from slipstream.core.classes import Role
-from slipstream.core.events import SlurmLost
+from slipstream.core.events import NodeReported, SlurmLost
+from slipstream.core.sights import GpuUse
 from slipstream.scheduler.dashboard.ledger import HOURS, Ledger
 
 if TYPE_CHECKING:
@@ -141,6 +142,10 @@ def test_a_report_says_what_a_job_got_and_what_to_change(rig: Served) -> None:
     assert "it cannot be saved and moved" in text
     assert "where         gpu001: 1 guest seat\n" in text
     assert "costs others  job 1, which owns its GPU: 0.8 % (± 0.0) slower with its guests" in text
+    stranger = GpuUse(index=0, owner_job="4711", guest_jobs=("6",))
+    rig.tell(NodeReported(at_s=time.time(), node="gpu009", gpus=(stranger,)))
+    rig.tell(looked(time.time(), nodes=(node("gpu009", used=1),)))
+    assert "job 4711, which owns its GPU: not measured" in said(rig, "report", "6")
     owner = said(rig, "report", "1")
     assert re.search(r"costs others  \d+\.\d\d GPU hours held, \d+\.\d\d of them idle", owner)
     assert "1 GPU of its own" in owner

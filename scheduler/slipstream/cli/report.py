@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
@@ -64,13 +65,23 @@ def _owners(run_dir: Path, why: dict[str, Any]) -> list[dict[str, Any]]:
     """Who owns the GPUs that a guest sits on, each as `why` tells of it."""
     if why["role"] != "guest" or not why["nodes"]:
         return []
-    found = {
-        gpu["owner_job"]: None
-        for node in ask(run_dir, "/v1/gpus")["nodes"]
-        for gpu in node["devices"]
-        if gpu["owner_job"] and why["job"] in gpu["guest_jobs"]
-    }
-    return [ask(run_dir, f"/v1/why/{quote(job, safe='')}")["why"] for job in found]
+    with contextlib.suppress(click.ClickException):  # not everybody may see others' jobs
+        found = {
+            gpu["owner_job"]: None
+            for node in ask(run_dir, "/v1/gpus")["nodes"]
+            for gpu in node["devices"]
+            if gpu["owner_job"] and why["job"] in gpu["guest_jobs"]
+        }
+        return [_told_of(run_dir, job) for job in found]
+    return []
+
+
+def _told_of(run_dir: Path, job: str) -> dict[str, Any]:
+    """A job as `why` tells of it; its number alone, if that is all that may be known."""
+    with contextlib.suppress(click.ClickException):
+        told: dict[str, Any] = ask(run_dir, f"/v1/why/{quote(job, safe='')}")["why"]
+        return told
+    return {"job": job, "training": None}
 
 
 def cost(why: dict[str, Any], owners: list[dict[str, Any]], now_s: float) -> dict[str, Any]:
