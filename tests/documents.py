@@ -27,3 +27,10 @@ def commands(page: Path) -> list[str]:
         typed = [line[2:] for line in lines if line.startswith("$ ")] or lines
         found += [bare for line in typed if (bare := re.sub(r"\s+#.*", "", line).strip())]
     return found
+
+
+def inline(page: Path) -> list[str]:
+    """Our commands within a page's sentences, as far as they can be read as such."""
+    prose = _BLOCK.sub("", page.read_text())
+    spans = re.findall(r"(?<!`)`(slipstream [a-z][^`]*)`", prose.replace("\\|", "|"))
+    return [one for one in spans if not re.search(r"[…|\[]|\.\.\.", one)]

@@ -165,6 +165,56 @@ def test_it_is_used_without_a_mouse(browser: Browser, rig: Served) -> None:
         assert look.errors == []
 
 
+def test_a_jobs_page_has_its_pace_its_share_its_memory_and_its_story(
+    browser: Browser, rig: Served
+) -> None:
+    """Of an owner beside its time alone, of a guest under its cap; curves that can be read."""
+    at_s = time.time()
+    for step in range(1, 4):
+        rig.tell(Busy(4, 4, 40).report("gpu001", at_s + step))
+    with looking(browser, rig.url, "#/job/1") as look:
+        look.page.wait_for_selector(".card")
+        pace, share, memory, waited = look.page.locator(".cards .card").all_inner_texts()
+        assert "181 ms alone, +0.8 %" in pace
+        assert "100 %" in share
+        assert "no cap" in memory
+        assert "cannot be moved" in waited
+        charts = look.page.locator("figure svg[aria-label], figure [role=img]")
+        labels = [one.get_attribute("aria-label") or "" for one in charts.all()]
+        assert [label.split(" over")[0] for label in labels] == [
+            *("Mini-batch time", "Share", "GPU memory"),
+        ]
+        assert look.page.locator("figure .key.baseline").inner_text() == "alone"
+        assert "running as job 1 on gpu001" in look.text(".story li")
+        look.goes("#/job/3")
+        look.until("document.querySelector('.cards')?.textContent.includes('capped at 20')")
+        assert "The owner does not get slower" in look.text(".job-head")
+        assert "1 guest seat" in look.page.locator(".facts dd").all_inner_texts()
+        assert look.errors == []
+
+
+def test_turns_are_seen_on_the_timeline(browser: Browser, rig: Served) -> None:
+    """A guest that was parked for a while, read span by span with the keyboard."""
+    busy = Busy(4, 4, 40)
+    told = busy.report("gpu001", time.time())
+    guest = busy.guests["gpu001", 0][0]
+    parked = tuple(replace(one, phase="parked") if one.ref == guest else one for one in told.jobs)
+    rig.tell(replace(told, jobs=parked))
+    rig.tell(replace(told, at_s=told.at_s + 2.0))
+    with looking(browser, rig.url, "#/timeline") as look:
+        look.until("document.querySelector('.summary').textContent.startsWith('16 GPUs')")
+        look.page.locator(".lanes").focus()
+        said = set()
+        look.page.keyboard.press("ArrowDown")
+        for _ in range(8):
+            said.add(look.text(".summary"))
+            look.page.keyboard.press("ArrowLeft")
+            time.sleep(0.05)
+        assert any("parked" in one for one in said), said
+        assert any("training" in one for one in said), said
+        assert look.errors == []
+
+
 def test_ten_thousand_jobs_are_a_screenful(browser: Browser, tmp_path: Path) -> None:
     """1,000 GPUs and 10,000 jobs: what is not in sight is not in the page, and all can be found."""
     with served(tmp_path, web=True) as rig:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import click
 import pytest
 
-from documents import ROOT, commands, pages
+from documents import ROOT, commands, inline, pages
 from slipstream.cli import main
 from slipstream.core.moves import Stage
 from slipstream.core.node.reasons import SENTENCE, NodeReason
@@ -61,6 +61,13 @@ def test_every_command_of_a_page_is_one_that_exists(page: Path) -> None:
         while words and re.fullmatch(r"\w+=.*", words[0]):
             words.pop(0)
         _check(words, typed)
+
+
+@pytest.mark.parametrize("page", pages(), ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_command_in_a_sentence_is_one_that_exists(page: Path) -> None:
+    """Also where it is only spoken of."""
+    for typed in inline(page):
+        _check_ours(shlex.split(typed)[1:], typed)
 
 
 def _check(words: list[str], typed: str) -> None:
@@ -117,3 +124,11 @@ def test_the_page_of_operations_has_each_state_a_job_can_be_in() -> None:
     assert not sorted(missing)
     for reason in NodeReason:
         assert f"| `{reason}` | {SENTENCE[reason].rstrip('.')} |" in text
+
+
+def test_the_readme_opens_with_the_dashboard_and_the_demos_plot() -> None:
+    """Both pictures are there, before the first heading below the title."""
+    opening = (ROOT / "README.md").read_text().split("\n## ")[0]
+    pictures = re.findall(r"!\[[^]]+\]\(([^)]+)\)", opening)
+    assert pictures == ["docs/images/dashboard.png", "docs/images/demo.svg"]
+    assert all((ROOT / path).stat().st_size for path in pictures)

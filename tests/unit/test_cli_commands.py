@@ -4,7 +4,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import os
+import re
 import subprocess
 import sys
 import time
@@ -25,6 +28,8 @@ from slipstream.cli.cluster_report import cluster_lines, summed
 from slipstream.cli.table import lines, printable, width
 from slipstream.cli.top import Top
 from slipstream.core.classes import Role
+from slipstream.core.events import NodeReported, SlurmLost
+from slipstream.core.sights import GpuUse
 from slipstream.scheduler.dashboard.ledger import HOURS, Ledger
 
 if TYPE_CHECKING:
@@ -74,6 +79,9 @@ def test_jobs_are_filtered_as_squeue_does(rig: Served) -> None:
     assert shown(rig, "-p", "batch") == everybody
     assert shown(rig, "-p", "other") == []
     assert shown(rig, "-n", "bert-large-1") == ["1"]
+    typo = slipstream(rig, "jobs", "-t", "runs")
+    assert typo.exit_code == 2
+    assert "-t runs: no phase and no reason; phases: submitted, lost, waiting" in typo.output
     rig.tell(looked(time.time(), replace(sight("17_3", request(99)), number=21)))
     assert shown(rig, "-j", "17") == shown(rig, "-j", "17_3") == ["17_3"]
 
@@ -107,6 +115,22 @@ def test_nodes_are_a_line_each(rig: Served) -> None:
     told = json.loads(said(rig, "nodes", "--json", "-t", "mixed,idle"))
     assert [one["node"] for one in told["nodes"]] == ["gpu001", "gpu002"]
     assert json.loads(said(rig, "nodes", "--json", "-t", "down"))["nodes"] == []
+    listed = json.loads(said(rig, "nodes", "--json", "-n", "gpu[002-009],login"))["nodes"]
+    assert [one["node"] for one in listed] == ["gpu002"]
+    assert slipstream(rig, "nodes", "-n", "gpu[1-").exit_code == 2
+
+
+def test_gpus_are_those_of_a_node_or_of_a_job(rig: Served) -> None:
+    """With all who are there."""
+
+    def found(*words: str) -> list[tuple[str, int]]:
+        told = json.loads(said(rig, "gpus", "--json", *words))["nodes"]
+        return [(one["node"], gpu["index"]) for one in told for gpu in one["devices"]]
+
+    assert found("-n", "gpu[002-003]") == [("gpu002", 0), ("gpu002", 1)]
+    assert found("-j", "3") == found("-j", "1") == [("gpu001", 0)]
+    assert found("-j", "1,2") == [("gpu001", 0), ("gpu001", 1)]
+    assert found("-j", "77") == []
 
 
 def test_a_report_says_what_a_job_got_and_what_to_change(rig: Served) -> None:
@@ -116,7 +140,19 @@ def test_a_report_says_what_a_job_got_and_what_to_change(rig: Served) -> None:
     assert "capped at 20.0 GiB" in text
     assert "8 %: The owner does not get slower: a little more." in text
     assert "it cannot be saved and moved" in text
+    assert "where         gpu001: 1 guest seat\n" in text
+    assert "costs others  job 1, which owns its GPU: 0.8 % (± 0.0) slower with its guests" in text
+    stranger = GpuUse(index=0, owner_job="4711", guest_jobs=("6",))
+    rig.tell(NodeReported(at_s=time.time(), node="gpu009", gpus=(stranger,)))
+    rig.tell(looked(time.time(), nodes=(node("gpu009", used=1),)))
+    assert "job 4711, which owns its GPU: not measured" in said(rig, "report", "6")
+    owner = said(rig, "report", "1")
+    assert re.search(r"costs others  \d+\.\d\d GPU hours held, \d+\.\d\d of them idle", owner)
+    assert "1 GPU of its own" in owner
+    waiting = next(one for one in rig.engine.machine.state.jobs.values() if one.phase == "waiting")
+    assert re.search(r"in the queue  for \d+ min", said(rig, "report", waiting.key))
     told = json.loads(said(rig, "report", "1", "--json"))
+    assert told["cost"]["idle_gpu_hours"] == pytest.approx(0.4 * told["cost"]["held_gpu_hours"])
     assert told["notes"][-1] == "guests made it 0.8 % slower (± 0.0); --no-slip-share"
     assert len(told["curve"]) == 1
     assert slipstream(rig, "report", "404").exit_code == 1
@@ -213,10 +249,64 @@ def test_every_command_has_help_and_is_imported_alone() -> None:
     for name in COMMANDS:
         done = CliRunner().invoke(main, [name, "--help"])
         assert done.exit_code == 0, done.output
-    assert set(COMMANDS) <= set(CliRunner().invoke(main, ["--help"]).output.split())
+    listed = CliRunner().invoke(main, ["--help"], terminal_width=80).output
+    for name in COMMANDS:
+        assert re.search(rf"^  {name}  +\S.*[^.]$", listed, re.MULTILINE), name  # in a line, whole
     assert CliRunner().invoke(main, ["no-such"]).exit_code == 2
     program = (
         "import sys, slipstream.cli.jobs; "
         "sys.exit(bool({'numpy', 'rich', 'httpx', 'textual', 'uvicorn'} & set(sys.modules)))"
     )
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
+def leaves(group: click.Group, *above: str) -> Iterator[tuple[tuple[str, ...], click.Command]]:
+    """Every command that does something, with what is typed for it."""
+    for name in group.list_commands(click.Context(group)):
+        one = group.get_command(click.Context(group), name)
+        assert one
+        if isinstance(one, click.Group):
+            yield from leaves(one, *above, name)
+        else:
+            yield (*above, name), one
+
+
+def test_what_tells_something_tells_it_to_programs_and_without_colours() -> None:
+    """--json and --no-color, of all but those that are daemons, streams, files or shells."""
+    without = {
+        *("dashboard", "history export", "history import", "scheduler run"),
+        *("sandbox up", "sandbox down", "sandbox run", "sandbox logs", "sandbox fault"),
+    }
+    for words, command in leaves(main):
+        options = {option for parameter in command.params for option in parameter.opts}
+        told = {"--json", "--no-color"} <= options
+        assert told != (" ".join(words) in without), words
+
+
+def on_a_terminal(rig: Served, *words: str, **more: str) -> str:
+    """What a command prints on a real one."""
+    ours, theirs = os.openpty()
+    environment = {name: text for name, text in os.environ.items() if name != "NO_COLOR"}
+    environment |= {"SLIPSTREAM_RUN_DIR": str(rig.run_dir), "TERM": "xterm", **more}
+    argv = [sys.executable, "-m", "slipstream.cli", *words]
+    done = subprocess.run(argv, stdin=theirs, stdout=theirs, env=environment, check=True)
+    assert done.returncode == 0
+    os.close(theirs)
+    text = b""
+    with contextlib.suppress(OSError):  # the other end is closed: no more will come
+        while part := os.read(ours, 65_536):
+            text += part
+    os.close(ours)
+    return text.decode()
+
+
+def test_nobody_gets_colours_who_does_not_want_them(rig: Served) -> None:
+    """On a terminal there are some; not with --no-color, not with NO_COLOR, not in a pipe."""
+    assert "\x1b[32mrunning" in on_a_terminal(rig, "jobs", "-j", "1")
+    assert "\x1b" not in on_a_terminal(rig, "jobs", "-j", "1", "--no-color")
+    assert "\x1b" not in on_a_terminal(rig, "jobs", "-j", "1", NO_COLOR="1")
+    assert "\x1b" not in said(rig, "jobs", "-j", "1")
+    rig.tell(SlurmLost(time.time(), "away"))
+    assert "\x1b[33mSlurm's controller" in on_a_terminal(rig, "nodes", "-n", "gpu001")
+    for words in (["nodes"], ["checkpoints"], ["gpus"], ["why", "1"]):
+        assert "\x1b" not in on_a_terminal(rig, *words, "--no-color")

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from dataclasses import replace
@@ -15,7 +16,7 @@ from click.testing import CliRunner, Result
 from core_world import RULES, full, holds, looked, node, request, sight, token
 from scheduler_rig import Served, served, submission
 from slipstream.cli import main
-from slipstream.core.classes import JobClass, Mode, Role
+from slipstream.core.classes import JobClass, Role
 from slipstream.core.commands import Withdraw
 from slipstream.core.events import (
     ClusterSeen,
@@ -83,59 +84,6 @@ def test_jobs_shows_who_is_who(rig: Served) -> None:
     assert words[3][0] == "not yet"
     assert len(words) == 4
     assert "ended" in said(rig, "jobs", "--all")
-
-
-def test_resize_says_what_it_does_and_how_to_undo_it(rig: Served) -> None:
-    """Asks first; where it cannot, why; programs get the same as data."""
-    elastic = replace(request(1), elastic=(1, 2))
-    rig.tell(looked(11.0, replace(holds("7", elastic, 0), number=7), nodes=(node("n1", used=1),)))
-    training = Training(ref="7", phase="training", minibatch=9, restorable=True)
-    rig.tell(NodeReported(at_s=12.0, node="n1", jobs=(training,)))
-    too_many = slipstream(rig, "resize", "7", "3", "--yes")
-    assert too_many.exit_code == 1
-    assert "job 7 is not resized (not_elastic)" in too_many.output
-    assert slipstream(rig, "resize", "7", "none").exit_code == 2
-    asked = CliRunner().invoke(
-        main, ["resize", "7", "2"], input="n\n", env={"SLIPSTREAM_RUN_DIR": str(rig.run_dir)}
-    )
-    assert "let it go on with 2 GPUs? [y/N]" in asked.output
-    assert rig.engine.machine.state.moves == {}
-    text = said(rig, "resize", "7", "2", "--yes", "--why", "lunch")
-    assert "job 7 goes on with 2 GPUs instead of 1, on n1; see: slipstream why 7" in text
-    assert "back again, after a minute: slipstream resize 7 1" in text
-    assert "is to train with 2 GPUs instead of 1, on n1: lunch" in said(rig, "why", "7")
-
-
-def test_park_and_release_say_what_they_do_and_how_to_undo_it(rig: Served) -> None:
-    """Both ask first; where they cannot, why; programs get the same as data."""
-    guest = replace(request(1, role=Role.GUEST), job_class=JobClass.OPPORTUNISTIC)
-    seen = replace(sight("7", guest, Standing.RUNNING), number=7, nodes=("n1",))
-    rig.tell(looked(11.0, seen, sight("8", request(2))))
-    training = Training(ref="7", phase="training", minibatch=9)
-    rig.tell(NodeReported(at_s=12.0, node="n1", jobs=(training,)))
-    waits = slipstream(rig, "park", "8", "--yes")
-    assert waits.exit_code == 1
-    assert "job 8 is not parked (parks_only_running): Only a job that runs" in waits.output
-    assert "is not released (not_parked)" in slipstream(rig, "release", "7", "--yes").output
-    assert slipstream(rig, "park", "7", "--minutes", "0").exit_code == 2
-    asked = CliRunner().invoke(
-        main, ["park", "7"], input="n\n", env={"SLIPSTREAM_RUN_DIR": str(rig.run_dir)}
-    )
-    assert "give up its GPU until it is released? [y/N]" in asked.output
-    assert rig.engine.machine.state.parked == {}
-    text = said(rig, "park", "7", "--yes", "--why", "a course", "--minutes", "90")
-    assert "job 7 on n1 gives up its GPU at its next mini-batch and stays parked until " in text
-    assert "back again: slipstream release 7" in text
-    explained = said(rig, "why", "7")
-    assert "'slipstream release' lets it go on (a course; for 90 min). [parked]" in explained
-    assert "parked by an operator: a course" in explained
-    assert [one["job"] for one in json.loads(said(rig, "jobs", "-t", "parked", "--json"))["jobs"]]
-    told = json.loads(said(rig, "release", "7", "--json"))
-    assert (told["job"], told["parked"], told["nodes"]) == ("7", False, ["n1"])
-    assert "parked again: slipstream park 7" in said(rig, "park", "7", "--yes") + said(
-        rig, "release", "7", "--yes"
-    )
-    assert rig.engine.machine.state.parked == {}
 
 
 def test_gpus_shows_what_is_measured(rig: Served) -> None:
@@ -258,6 +206,8 @@ def test_why_of_a_guest_that_stands_still_says_for_whom(rig: Served) -> None:
     rig.tell(looked(11.0, guest, owner), stands)
     sentence = "  waits for GPU 1 of n2: its owner, job 4_1, takes no guests"
     assert sentence in said(rig, "why", "7_3").splitlines()
+    assert "  but stands still now (paused): it waits for others." in said(rig, "why", "7_3")
+    assert "│ paused " in said(rig, "jobs", "-j", "7_3")
     rig.tell(replace(stands, jobs=(Training(ref="21", phase="training"),)))
     assert "waits for" not in said(rig, "why", "7_3")
 
@@ -268,28 +218,6 @@ def test_why_of_a_job_nobody_knows_says_so(rig: Served) -> None:
         done = slipstream(rig, "why", name)
         assert done.exit_code == 1
         assert f"job '{name}' is not known here" in done.output or "not understood" in done.output
-
-
-def test_mode_shows_and_sets(rig: Served) -> None:
-    """And refuses what is no mode with the list."""
-    assert said(rig, "mode").startswith("advise: jobs are placed by the advice board, which")
-    rig.holds = True
-    assert said(rig, "mode").startswith("advise: jobs are placed by soft hold")
-    assert said(rig, "mode", "observe").startswith("observe: nothing is changed")
-    assert rig.engine.machine.state.mode is Mode.OBSERVE
-    bogus = slipstream(rig, "mode", "bogus")
-    assert bogus.exit_code == 2
-    assert "'observe', 'advise', 'enforce'" in bogus.output
-
-
-def test_the_kill_switch_works_without_a_daemon(tmp_path: Path) -> None:
-    """A file is all it is."""
-    file = tmp_path / "etc" / "disable"
-    words = ["mode", "--run-dir", str(tmp_path), "--disable-file", str(file)]
-    assert CliRunner().invoke(main, [*words, "--disable"]).output.startswith("switched off")
-    assert file.exists()
-    assert CliRunner().invoke(main, [*words, "--enable"]).exit_code == 0
-    assert not file.exists()
 
 
 def test_every_command_speaks_json(rig: Served) -> None:
@@ -309,11 +237,17 @@ def test_what_everybody_should_know_is_said_below(rig: Served) -> None:
 def test_a_daemon_that_is_not_there_is_no_traceback(tmp_path: Path) -> None:
     """It says where it looked and how to start one."""
     argv = [sys.executable, "-m", "slipstream.cli", "jobs", "--run-dir", str(tmp_path)]
-    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    environment = {**os.environ, "SLIPSTREAM_SANDBOX_HOME": str(tmp_path)}
+    done = subprocess.run(argv, capture_output=True, text=True, check=False, env=environment)
     assert done.returncode == 1
     assert f"the scheduler does not answer at {tmp_path}/api.sock" in done.stderr
     assert "slipstream scheduler run" in done.stderr
     assert "Traceback" not in done.stderr
+    (tmp_path / "two").mkdir()
+    (tmp_path / "two" / "daemons.json").touch()
+    done = subprocess.run(argv, capture_output=True, text=True, check=False, env=environment)
+    assert done.returncode == 1
+    assert "slipstream sandbox run --name two slipstream …" in done.stderr
 
 
 def test_a_journal_is_replayed_and_a_forged_one_is_found_out(tmp_path: Path) -> None:

@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import json
+import os
+import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -11,9 +13,11 @@ import pytest
 from click.testing import CliRunner
 
 from slipstream.cli import main
-from slipstream.cli.doctor import facts
-from slipstream.cli.doctor.checks import CHECKS, Verdict
+from slipstream.cli.doctor import facts, places
+from slipstream.cli.doctor.checks import CHECKS
 from slipstream.cli.doctor.facts import Facts, Node, settings_in
+from slipstream.cli.doctor.findings import Verdict
+from slipstream.cli.doctor.places import Durable
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -29,14 +33,29 @@ CONFIG = {
     "SchedulerParameters": "bf_interval=30,defer",
     "SelectType": "select/cons_tres",
 }
-HERE = Node(name="n1", gpus=4, ramdisk_mib=50_000, memory_mib=100_000, cgroups=2)
+SHARED = Durable(path="/shared/slipstream")
+HERE = Node(name="n1", gpus=4, ramdisk_mib=50_000, memory_mib=100_000, cgroups=2, durable=SHARED)
 HEALTHY = Facts(
     config=CONFIG,
     version="slurm-wlm 22.05.8",
     flags=True,
     job_submit='slipstream = require("slipstream")',
-    scheduler={"mode": "advise", "carrier": "board", "switched_off": False, "slurm_away": None},
-    nodes=({"node": "n1", "gpus": 4, "devices": [{}]}, {"node": "c1", "gpus": 0, "devices": []}),
+    scheduler={
+        "mode": "advise",
+        "carrier": "board",
+        "switched_off": False,
+        "slurm_away": None,
+        "version": "0.1.0",
+    },
+    own_version="0.1.0",
+    clock_off_s=0.8,
+    wrapper="22.05.8-4",
+    slurmctld_package="22.05.8-4",
+    sockets="",
+    nodes=(
+        {"node": "n1", "gpus": 4, "gpus_used": 4, "cpus": 32, "cpus_used": 24, "devices": [{}]},
+        {"node": "c1", "gpus": 0, "gpus_used": 0, "cpus": 32, "cpus_used": 32, "devices": []},
+    ),
     node=HERE,
 )
 
@@ -69,7 +88,7 @@ def test_nothing_is_wrong_with_a_healthy_cluster() -> None:
     """Neither on a node nor on the controller; and all is told of."""
     assert found(HEALTHY) == {}
     assert found(replace(HEALTHY, node=None)) == {}
-    assert sum(1 for check in CHECKS for _ in check(HEALTHY)) == 13
+    assert sum(1 for check in CHECKS for _ in check(HEALTHY)) == 17
 
 
 @pytest.mark.parametrize(
@@ -100,7 +119,7 @@ def test_nothing_is_wrong_with_a_healthy_cluster() -> None:
         ({"topology": False}, "topology", Verdict.NOTE),
         ({"scheduler": None, "scheduler_said": "nobody"}, "scheduler", Verdict.BAD),
         (
-            {"nodes": ({"node": "n2", "gpus": 4, "devices": []},)},
+            {"nodes": ({"node": "n2", "gpus": 4, "gpus_used": 0, "devices": []},)},
             *("coordinators", Verdict.BAD),
         ),
         ({"node": replace(HERE, gpu_error="no library")}, "GPU driver", Verdict.BAD),
@@ -108,6 +127,29 @@ def test_nothing_is_wrong_with_a_healthy_cluster() -> None:
         ({"node": replace(HERE, coordinator="refused")}, "coordinator", Verdict.BAD),
         ({"node": replace(HERE, ramdisk_mib=64)}, "ramdisk", Verdict.NOTE),
         ({"config": without(ConstrainDevices="yes")}, "cgroups", Verdict.BAD),
+        ({"clock_off_s": 40.0}, "clock", Verdict.BAD),
+        ({"clock_off_s": -40.0}, "clock", Verdict.BAD),
+        ({"own_version": "0.2.0"}, "versions", Verdict.BAD),
+        ({"slurmctld_package": "24.11.5-4"}, "select wrapper", Verdict.BAD),
+        ({"sockets": "submit.sock: no such file"}, "permissions", Verdict.BAD),
+        ({"nodes": ({**HEALTHY.nodes[0], "cpus_used": 32},)}, "CPUs", Verdict.NOTE),
+        ({"node": replace(HERE, durable=None)}, "shared filesystem", Verdict.NOTE),
+        (
+            {"node": replace(HERE, durable=replace(SHARED, error="no such folder"))},
+            *("shared filesystem", Verdict.BAD),
+        ),
+        (
+            {"node": replace(HERE, durable=replace(SHARED, mode=0o755))},
+            *("shared filesystem", Verdict.BAD),
+        ),
+        (
+            {"node": replace(HERE, durable=replace(SHARED, kind="ext4"))},
+            *("shared filesystem", Verdict.NOTE),
+        ),
+        (
+            {"node": replace(HERE, durable=replace(SHARED, options="rw,soft"))},
+            *("shared filesystem", Verdict.NOTE),
+        ),
     ],
 )
 def test_each_fault_is_found(change: dict[str, Any], check: str, verdict: Verdict) -> None:
@@ -177,3 +219,51 @@ def test_what_is_mounted_below_dev_shm_is_seen(tmp_path: Path) -> None:
 def test_private_folders_of_jobs_are_fine_where_ours_are_not_in_them() -> None:
     """Pages and checkpoints are below /run."""
     assert found(replace(HEALTHY, config=CONTAINED)) == {}
+
+
+def test_the_clock_is_compared_with_slurmctlds() -> None:
+    """By the stamp of its answer; one that is written otherwise is not understood, and no fault."""
+    now_s = time.mktime(time.strptime("2026-11-16T15:00:00", "%Y-%m-%dT%H:%M:%S"))
+    stamp = "Configuration data as of 2026-11-16T15:00:00\nAuthInfo = (null)\n"
+    assert places.clock_off_s(stamp, now_s + 7) == 7.0
+    assert places.clock_off_s(stamp.replace("2026-11-16T15:00:00", "16 Nov 15:00"), now_s) is None
+    assert places.clock_off_s("", now_s) is None
+
+
+def test_the_shared_folder_is_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its rights and its filesystem, which is the nearest mount above it."""
+    folder, mounts = tmp_path / "durable", tmp_path / "mounts"
+    mounts.write_text(f"/dev/sda / ext4 rw 0 0\nhead:/s {tmp_path} nfs4 rw,hard 0 0\nbad\n")
+    monkeypatch.setenv(places.DURABLE, str(folder))
+    told = places.durable(mounts)
+    assert told == Durable(path=str(folder), error="No such file or directory")
+    folder.mkdir()
+    folder.chmod(0o1777)
+    assert places.durable(mounts) == replace(SHARED, path=str(folder), options="rw,hard")
+    assert places.filesystem_of("/other", mounts.read_text()) == ("ext4", "rw")
+    monkeypatch.setenv(places.DURABLE, str(mounts))
+    told = places.durable(mounts)
+    assert told
+    assert told.error == "is no folder"
+    monkeypatch.delenv(places.DURABLE)
+    assert places.durable(mounts) is None
+
+
+def test_the_schedulers_socket_must_be_slurms(tmp_path: Path) -> None:
+    """Not there, another user's, or in a folder where anybody may put another: each is told."""
+    tmp_path.chmod(0o755)
+    me = os.geteuid()
+    assert "submit.sock" in places.sockets(tmp_path, CONFIG)
+    (tmp_path / "submit.sock").touch()
+    assert places.sockets(tmp_path, {"SlurmUser": f"slurm({me})"}) == ""
+    assert places.sockets(tmp_path, {"SlurmUser": "root(0)"}) == ""
+    assert "slurmctld runs as" in places.sockets(tmp_path, {"SlurmUser": f"slurm({me + 1})"})
+    tmp_path.chmod(0o777)
+    assert "may write" in places.sockets(tmp_path, {"SlurmUser": f"slurm({me})"})
+
+
+def test_a_wrapper_is_known_by_its_folder() -> None:
+    """Of the build of Slurm it was made for."""
+    folder = "/usr/lib/slipstream/select/22.05.8-4+deb12u3:/usr/lib/x86_64-linux-gnu/slurm-wlm"
+    assert places.wrapper_of({"PluginDir": folder}) == "22.05.8-4+deb12u3"
+    assert places.wrapper_of(CONFIG) == ""

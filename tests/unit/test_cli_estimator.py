@@ -116,3 +116,26 @@ def test_a_plot_without_matplotlib_says_what_to_do(
 def test_too_few_runs_are_said_to_be_too_few(tmp_path: Path) -> None:
     """No traceback."""
     assert "too few" in said(tmp_path, "estimator", "evaluate", code=1)
+
+
+def test_runs_that_have_ended_are_listed(tmp_path: Path) -> None:
+    """The newest first, so many, of a job or a family; to people and to programs."""
+    with closing(History(tmp_path / FILE)) as kept:
+        kept.add(
+            replace(one, key=f"{number}_1@17", ended_s=float(number), family=f"f{number % 2}")
+            for number, one in enumerate(history(6))
+        )
+
+    def listed(*words: str) -> list[str]:
+        where = ["history", "list", "--state-dir", str(tmp_path)]
+        done = CliRunner().invoke(main, [*where, "--json", *words])
+        assert done.exit_code == 0, done.output
+        return [run["key"].partition("_")[0] for run in json.loads(done.output)["runs"]]
+
+    assert listed() == ["5", "4", "3", "2", "1", "0"]
+    assert listed("-m", "2") == ["5", "4"]
+    assert listed("-f", "f1", "-m", "2") == ["5", "3"]
+    assert listed("-j", "4,2_1,77") == ["4", "2"]
+    shown = CliRunner().invoke(main, ["history", "list", "--state-dir", str(tmp_path), "-m", "1"])
+    assert shown.exit_code == 0
+    assert "│ 5_1 " in shown.output

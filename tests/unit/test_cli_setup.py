@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -98,6 +99,62 @@ def test_what_a_person_must_decide_is_said() -> None:
     assert [line.split()[0] for line in told] == ["slurm.conf", "DefCpuPerGPU"]
 
 
+FULL = SITE + "PartitionName=gpu Nodes=big[1-4] DefCpuPerGPU=8 # all of them\n#DefCpuPerGPU=9\n"
+
+
+def test_owners_leave_cpus_to_guests_if_it_is_wanted() -> None:
+    """The number that leaves one beside each GPU of every node; the rest of the file stays."""
+    (note,) = edits.notes(FULL)
+    assert "DefCpuPerGPU=8: owners get all CPUs" in note
+    assert "--cpus-for-guests makes it 7" in note
+    fewer = edits.cpus_for_guests(FULL)
+    assert fewer == FULL.replace("DefCpuPerGPU=8 #", "DefCpuPerGPU=7 #")
+    assert edits.notes(fewer) == []
+    assert edits.cpus_for_guests(fewer) == fewer
+    cores = "NodeName=n Sockets=2 CoresPerSocket=8 ThreadsPerCore=2 Gres=gpu:4\nDefCpuPerGPU=6\n"
+    assert edits.cpus_for_guests(cores) == cores
+    assert "=7" in edits.cpus_for_guests(cores.replace("GPU=6", "GPU=8"))
+
+
+def test_cpus_for_guests_are_part_of_the_diff_and_of_its_undoing(tmp_path: Path) -> None:
+    """As every other line."""
+    conf = tmp_path / "slurm.conf"
+    conf.write_text(FULL)
+    shown = run(tmp_path)
+    assert "note: DefCpuPerGPU=8" in shown.output
+    assert "+PartitionName=gpu" not in shown.output
+    done = run(tmp_path, "--cpus-for-guests", "--apply")
+    assert "+PartitionName=gpu Nodes=big[1-4] DefCpuPerGPU=7" in done.output
+    assert "DefCpuPerGPU=7 #" in conf.read_text()
+    run(tmp_path, "--undo")
+    assert conf.read_text() == FULL
+
+
+def test_a_folder_of_plugins_gets_a_file_of_its_own(tmp_path: Path) -> None:
+    """Where plugstack.conf includes one; the folder itself is the site's, and stays."""
+    (tmp_path / "slurm.conf").write_text(SITE)
+    folder = tmp_path / "plugstack.conf.d"
+    folder.mkdir()
+    plugstack = tmp_path / "plugstack.conf"
+    plugstack.write_text(f"include {folder}/*.conf\n")
+    assert run(tmp_path, "--apply").exit_code == 0
+    assert (folder / "slipstream.conf").read_text() == f"optional {tmp_path / 'lib' / 's.so'}\n"
+    assert plugstack.read_text() == f"include {folder}/*.conf\n"
+    assert "say all that Slipstream needs" in run(tmp_path, "--apply").output
+    assert run(tmp_path, "--undo").exit_code == 0
+    assert list(folder.iterdir()) == []
+
+
+def test_a_plugin_that_is_loaded_from_elsewhere_is_not_loaded_twice() -> None:
+    """Somebody has installed it by hand; a comment about it is not that."""
+    ours = "required /opt/slurm/lib/slipstream.so\n"
+    assert edits.plugstack_conf(ours, Path("/usr/lib/slipstream/slipstream.so")) == ours
+    assert edits.plugstack_folder(f"include /x/plugstack.conf.d/*\n{ours}", Path("/x/s.so")) == ""
+    assert "optional /x/slipstream.so" in edits.plugstack_conf(
+        f"# {ours}", Path("/x/slipstream.so")
+    )
+
+
 def run(folder: Path, *words: str) -> Result:
     """The command for a site in a folder."""
     where = (f"--conf={folder / 'slurm.conf'}", f"--library={folder / 'lib' / 's.so'}")
@@ -126,8 +183,24 @@ def test_shown_applied_and_taken_back(tmp_path: Path) -> None:
     assert (tmp_path / "lib" / "s.so").read_bytes()[:4] == b"\x7fELF"
     assert (tmp_path / "lua" / "slipstream.lua").exists()
     assert "say all that Slipstream needs" in run(tmp_path, "--apply").output
-    assert run(tmp_path, "--undo").exit_code == 0
+    back = run(tmp_path, "--undo")
+    assert back.exit_code == 0
+    assert f"as it was: {conf}" in back.output
+    assert "Again: slipstream setup --apply" in back.output
     assert contents(tmp_path) == before
+
+
+def test_programs_get_the_same_as_data(tmp_path: Path) -> None:
+    """A diff for each file, whether it was written, and what came back."""
+    conf = tmp_path / "slurm.conf"
+    conf.write_text(FULL)
+    told = json.loads(run(tmp_path, "--json").stdout)
+    assert (told["v"], told["applied"], len(told["notes"])) == (1, False, 1)
+    assert "+gresTypes=gpu,nic,slot" in told["diffs"][str(conf)]
+    assert json.loads(run(tmp_path, "--json", "--apply").stdout)["applied"] is True
+    assert json.loads(run(tmp_path, "--json").stdout)["diffs"] == {}
+    assert str(conf) in json.loads(run(tmp_path, "--json", "--undo").stdout)["as_it_was"]
+    assert conf.read_text() == FULL
 
 
 def test_a_file_that_somebody_changed_since_is_not_overwritten(tmp_path: Path) -> None:

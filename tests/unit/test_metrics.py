@@ -29,6 +29,8 @@ from slipstream.scheduler.engine import Engine
 from slipstream.scheduler.metrics import exposition
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from prometheus_client.metrics_core import Metric
 
 pytestmark = pytest.mark.unit
@@ -150,3 +152,25 @@ def test_dashboards_ask_for_what_is_exported(tmp_path: Path, coordinator_text: s
             labels = set(re.findall(r"\{\{(\w+)\}\}", target["legendFormat"]))
             # Prometheus takes `job` for its own scrape jobs: ours is asked for as `jobid`.
             assert labels <= LABELS - {"job"}, panel["title"]
+
+
+def test_grafanas_own_types_know_every_word_of_the_dashboard() -> None:
+    """Read and written again by Grafana's SDK, nothing is lost: no misspelt or retired key."""
+    name = "grafana_foundation_sdk.models.dashboard"
+    models = pytest.importorskip(name, reason="pip install grafana-foundation-sdk")
+    told = json.loads((DEPLOY / "grafana/slipstream.json").read_text())
+    again = models.Dashboard.from_json(told).to_json()
+    written = json.loads(json.dumps(again, default=lambda one: one.to_json()))
+    assert list(lost(told, written)) == []
+
+
+def lost(here: object, there: object, at: str = "") -> Iterator[str]:
+    """What is in one document and not, or otherwise, in another."""
+    if isinstance(here, dict) and isinstance(there, dict):
+        for key, value in here.items():
+            yield from lost(value, there.get(key, "nothing"), f"{at}/{key}")
+    elif isinstance(here, list) and isinstance(there, list) and len(here) == len(there):
+        for index, pair in enumerate(zip(here, there, strict=True)):
+            yield from lost(*pair, f"{at}/{index}")
+    elif here != there:
+        yield f"{at}: {here!r} is {there!r}"

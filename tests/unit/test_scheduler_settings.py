@@ -7,7 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from slipstream.cli import main
+from slipstream.cli.scheduler import MEANING
 from slipstream.core.classes import Mode
 from slipstream.scheduler.carriers import Carrier
 from slipstream.scheduler.daemon import StartError, door_for
@@ -147,3 +150,14 @@ def test_without_what_other_hosts_need_it_does_not_start(
         door_for(listens, Counters(), frozenset({0}))
     with pytest.raises(StartError, match="listen needs munged: "):
         door_for(replace(listens, cluster="deep"), Counters(), frozenset({0}))
+
+
+def test_every_setting_is_explained() -> None:
+    """In the help of the command, with its default, and in the document."""
+    assert set(MEANING) == set(names())
+    shown = CliRunner().invoke(main, ["scheduler", "run", "--help"], terminal_width=120).output
+    page = (Path(__file__).parents[2] / "docs" / "scheduler.md").read_text()
+    for name in names():
+        assert flag_of(name) in shown
+        assert f"`{name}`" in page, name
+    assert "[default: (300.0)]" in shown

@@ -8,6 +8,7 @@ By the standard library's client: others take longer to import than the answer t
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import http.client
 import json
@@ -38,7 +39,21 @@ def run_dir_option(command: Callable[..., None]) -> Callable[..., None]:
     )(command)
 
 
-json_option: Final = click.option("--json", "as_json", is_flag=True, help="For programs.")
+def json_option(command: Callable[..., None]) -> Callable[..., None]:
+    """One document for programs, or text for people, whose colours can be left out."""
+    plain = click.option(
+        "--no-color",
+        is_flag=True,
+        expose_value=False,
+        callback=_leave_colours_out,
+        help="Plain text; NO_COLOR in the environment says the same.",
+    )
+    return click.option("--json", "as_json", is_flag=True, help="For programs.")(plain(command))
+
+
+def _leave_colours_out(ctx: click.Context, _option: click.Parameter, said: bool) -> None:  # noqa: FBT001 (click's)
+    if said or os.environ.get("NO_COLOR"):
+        ctx.color = False
 
 
 def ask(run_dir: Path, path: str, **query: str) -> dict[str, Any]:
@@ -96,6 +111,11 @@ def _from_elsewhere(sock: Path, path: str, *, changes: bool) -> tuple[int, bytes
 
     where = remote.scheduler()
     if where is None:
+        if there := _sandboxes():
+            raise click.ClickException(
+                f"no scheduler is at {sock}, and the sandbox {there[0]!r} is up; to ask that one: "
+                f"slipstream sandbox run --name {there[0]} slipstream …"
+            )
         raise click.ClickException(
             f"the scheduler does not answer at {sock}, which is not there; is it running? Jobs run "
             "on without it. Start it with 'slipstream scheduler run', or say where it is, in "
@@ -106,6 +126,15 @@ def _from_elsewhere(sock: Path, path: str, *, changes: bool) -> tuple[int, bytes
             f"the scheduler is at {where}: from other hosts it can only be asked. Run this there."
         )
     return remote.get(where, path)
+
+
+def _sandboxes() -> list[str]:
+    """Those that are up, by the files that they leave only while they are."""
+    from slipstream.sandbox.layout import default_home  # noqa: PLC0415 (of a machine without ours)
+
+    with contextlib.suppress(OSError):
+        return sorted(path.parent.name for path in default_home().glob("*/daemons.json"))
+    return []
 
 
 def _over_socket(sock: Path, method: str, path: str, body: bytes | None) -> tuple[int, bytes]:

@@ -17,6 +17,7 @@ from rich.table import Table
 from slipstream.cli.daemon_api import json_option, show_json
 from slipstream.cli.history import state_dir_option
 from slipstream.cli.sbatch_lines import clues_of
+from slipstream.cli.table import coloured
 from slipstream.core.answers import estimated
 from slipstream.core.estimate import Basis, duration, memory
 from slipstream.estimator import Estimator, read
@@ -74,7 +75,7 @@ def estimate(
             )
         show_json(told)
         return
-    console = Console()
+    console = Console(no_color=not coloured())
     console.print(estimated(found), highlight=False, markup=False)
     console.print(_needs(found))
     if explain and model:

@@ -19,6 +19,7 @@ from rich.table import Table
 from slipstream.cli.daemon_api import json_option, show_json
 from slipstream.cli.estimator_plot import draw
 from slipstream.cli.history import opened_history, state_dir_option
+from slipstream.cli.table import coloured
 from slipstream.core.estimate import duration
 from slipstream.estimator import native
 from slipstream.estimator.fit_process import BUSY
@@ -74,7 +75,7 @@ def status(state_dir: Path, *, as_json: bool) -> None:
             }
         )
         return
-    console = Console()
+    console = Console(no_color=not coloured())
     waiting = sum(name not in models.by_family for name in families)
     console.print(
         f"{sum(families.values())} runs of {len(families)} families, {waiting} of them without a "
@@ -152,7 +153,7 @@ def evaluate(
     if as_json:
         show_json({"v": 1, **_figures(outcome)})
         return
-    console = Console()
+    console = Console(no_color=not coloured())
     shown = Table("what", "R²", "median error", title_justify="left")
     for name, one in _figures(outcome)["labels"].items():
         shown.add_row(name, *("" if value is None else f"{value:.3f}" for value in one.values()))

@@ -1,16 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`slipstream history export|import`: the finished runs that estimates are made from."""
+"""`slipstream history list|export|import`: the finished runs that estimates are made from."""
 
 from __future__ import annotations
 
 import os
 import sqlite3
 from contextlib import closing
+from dataclasses import asdict
+from datetime import datetime, timedelta
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TextIO, cast
 
 import click
 
+from slipstream.cli.daemon_api import json_option, show_json
+from slipstream.cli.table import show
 from slipstream.core.classes import JobClass, Per, Role
 from slipstream.core.sights import Gpus, Request
 from slipstream.estimator import Clues, read
@@ -27,7 +32,7 @@ from slipstream.slurm_plugin import SlurmParseError
 from slipstream.slurm_plugin.parse_sacct import COLUMNS, FinishedJob, parse_sacct
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Generator, Iterator
 
 _DEFAULT_STATE_DIR: Final = "/var/lib/slipstream"
 
@@ -45,7 +50,66 @@ def state_dir_option(command: Callable[..., None]) -> Callable[..., None]:
 
 @click.group()
 def history() -> None:
-    """Finished runs, which estimates are made from."""
+    """Finished runs, which estimates are made from.
+
+    They are in a file of the scheduler's, which only root and Slurm's user can read.
+    """
+
+
+@history.command("list")
+@state_dir_option
+@json_option
+@click.option("-j", "--jobs", "numbers", metavar="LIST", help="Only these, as in 12,14_3.")
+@click.option("-f", "--family", metavar="LIST", help="Only of these families of programs.")
+@click.option(
+    *("-m", "--most"), type=click.IntRange(min=1), default=20, show_default=True, help="Runs shown."
+)
+def list_runs(
+    state_dir: Path, *, as_json: bool, numbers: str | None, family: str | None, most: int
+) -> None:
+    """Show runs that have ended, the newest first.
+
+    \b
+    Examples:
+      slipstream history list
+      slipstream history list -j 12 --json
+    """
+    refs, families = (set(one.split(",")) if one else None for one in (numbers, family))
+    try:
+        with closing(opened_history(state_dir)) as kept, closing(_all(kept)) as runs:
+            fitting = (
+                run
+                for run in runs
+                if (not refs or {_ref(run), _ref(run).partition("_")[0]} & refs)
+                and (not families or run.family in families)
+            )
+            found = list(islice(fitting, most))
+    except (RunError, sqlite3.Error) as error:
+        raise click.ClickException(f"{state_dir / FILE}: {error}") from error
+    if as_json:
+        show_json({"v": 1, "runs": [asdict(run) for run in found]})
+        return
+    head = ("job", "ended", "family", "GPUs", "alone", "GPU MiB", "use %", "ran", "mini-batch ms")
+    show(head, map(_row, found))
+
+
+def _all(kept: History) -> Generator[Run]:
+    yield from kept.runs()
+
+
+def _ref(run: Run) -> str:
+    return run.key.partition("@")[0]
+
+
+def _row(run: Run) -> list[str]:
+    ended = datetime.fromtimestamp(run.ended_s).astimezone().strftime("%Y-%m-%d %H:%M")
+    ran = "" if run.run_s is None else str(timedelta(seconds=round(run.run_s)))
+    measured = (run.gpu_memory_mib, run.gpu_use_pct)
+    return [
+        *(_ref(run), ended, run.family, str(run.gpus), "yes" if run.alone else "no"),
+        *("" if one is None else f"{one:.0f}" for one in measured),
+        *(ran, "" if run.minibatch_ms is None else f"{run.minibatch_ms:.1f}"),
+    ]
 
 
 @history.command("export")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from slipstream.cli.daemon_api import ask, json_option, run_dir_option, show_json
-from slipstream.cli.table import no_color_option, show
+from slipstream.cli.table import show
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -20,13 +20,14 @@ COLOURS: Final = {
     "completing": "cyan",
     "lost": "red",
 }
+STANDS_STILL: Final = ("paused", "parked")
+"""What a node says of a process that has its place in Slurm, and waits for others."""
 _FILTERS: Final = ("user", "state", "partition", "account", "name")
 
 
 @click.command()
 @run_dir_option
 @json_option
-@no_color_option
 @click.option("--all", "every", is_flag=True, help="Also those that have ended.")
 @click.option("-j", "--jobs", "numbers", metavar="LIST", help="Only these, as in 12,14_3.")
 @click.option("-u", "--user", metavar="LIST", help="Only of these users.")
@@ -38,7 +39,6 @@ def jobs(
     run_dir: Path,
     *,
     as_json: bool,
-    no_color: bool,
     every: bool,
     numbers: str | None,
     **wanted: str | None,
@@ -53,6 +53,8 @@ def jobs(
       slipstream jobs -u ada -t waiting
       slipstream jobs --json | jq '.jobs[] | select(.role == "guest")'
     """
+    if wanted["state"]:
+        _check_states(wanted["state"])
     ended = every or bool(wanted["state"])
     answer = ask(run_dir, "/v1/jobs", ended="1" if ended else "0")
     if numbers or any(wanted.values()):
@@ -61,9 +63,23 @@ def jobs(
         show_json(answer)
         return
     head = ("job", "name", "user", "class", "role", "GPUs", "phase", "nodes", "reason")
-    show(head, map(_row, answer["jobs"]), colours=COLOURS, no_color=no_color)
+    show(head, map(_row, answer["jobs"]), colours=COLOURS)
     if banner := banner_of(answer):
-        click.secho(banner, fg=None if no_color else "yellow")
+        click.secho(banner, fg="yellow")
+
+
+def _check_states(listed: str) -> None:
+    """A word that no job can ever have is a typo, and an empty list would hide it."""
+    from slipstream.core.reasons import Reason  # noqa: PLC0415 (most do not ask for it)
+    from slipstream.core.records import Phase  # noqa: PLC0415 (the same)
+
+    known = {*map(str, Phase), *map(str, Reason)}
+    for word in listed.split(","):
+        if word.strip().lower() not in known:
+            raise click.UsageError(
+                f"-t {word.strip()}: no phase and no reason; phases: {', '.join(Phase)}; reasons "
+                "are in docs/operations.md"
+            )
 
 
 def _fits(job: dict[str, Any], numbers: str | None, wanted: dict[str, str | None]) -> bool:
@@ -97,6 +113,9 @@ def _row(job: dict[str, Any]) -> list[str]:
     advised = job["advised_nodes"]
     where = ",".join(job["nodes"]) or (f"→ {','.join(advised)}" if advised else "")
     reason = job["reason"]
+    training = job["training"] or {}
+    if job["phase"] == "running" and training.get("phase") in STANDS_STILL:
+        reason = ": ".join(filter(None, (training["phase"], training["node_reason"])))
     if job["phase"] == "waiting" and job["slurm_reason"]:
         reason += f" (Slurm: {job['slurm_reason']})"
     return [

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,6 +21,10 @@ _SAYS: Final = {
 _BY: Final = {
     "board": "by the advice board, which the select wrapper in slurmctld follows",
     "hold": "by soft hold: guests only, through their start times and node lists",
+}
+_THROWN: Final = {
+    True: "switched off: Slurm decides alone\nback again: slipstream mode --enable",
+    False: "switched on\noff again: slipstream mode --disable",
 }
 _DEFAULT_SWITCH: Final = "/etc/slipstream/disable"
 
@@ -54,13 +59,22 @@ def mode(
     """
     if thrown is not None:
         _throw(disable_file, thrown=thrown)
+        if not as_json:
+            click.echo(_THROWN[thrown])
         if mode is None:
+            if as_json:
+                show_json({"v": 1, "switched_off": thrown, "disable_file": str(disable_file)})
             return
     answer = tell(run_dir, "/v1/mode", {"mode": mode}) if mode else ask(run_dir, "/v1/mode")
     if as_json:
         show_json(answer)
-    else:
-        click.echo(_sentence(answer))
+        return
+    click.echo(_sentence(answer) + _by_whom(answer, disable_file))
+    if mode and answer["was"] != mode:
+        click.echo(
+            f"until the scheduler's next start; SLIPSTREAM_SCHEDULER_MODE={mode} in "
+            f"/etc/default/slipstream makes it stay\nback again: slipstream mode {answer['was']}"
+        )
 
 
 def _throw(path: Path, *, thrown: bool) -> None:
@@ -72,7 +86,17 @@ def _throw(path: Path, *, thrown: bool) -> None:
             path.unlink(missing_ok=True)
     except OSError as error:
         raise click.ClickException(f"{path}: {error.strerror}") from error
-    click.echo("switched off: Slurm decides alone" if thrown else "switched on")
+
+
+def _by_whom(answer: dict[str, Any], path: Path) -> str:
+    """Who has switched it off, and when, as far as the file tells."""
+    try:
+        found = path.stat() if answer["switched_off"] else None
+        who = path.owner() if found else ""
+    except (KeyError, OSError):
+        return ""
+    when = time.strftime("%Y-%m-%d %H:%M", time.localtime(found.st_mtime)) if found else ""
+    return f"; {path} is there since {when}, by {who}" if found else ""
 
 
 def _sentence(answer: dict[str, Any]) -> str:

@@ -10,7 +10,7 @@ import click
 
 from slipstream.cli.daemon_api import ask, json_option, run_dir_option, show_json
 from slipstream.cli.jobs import banner_of
-from slipstream.cli.table import no_color_option, show
+from slipstream.cli.table import show
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -21,27 +21,38 @@ _COLOURS: Final = {"no": "red", "not reported": "yellow"}
 @click.command()
 @run_dir_option
 @json_option
-@no_color_option
-@click.option("-n", "--nodes", "names", metavar="LIST", help="Only these, as in n1,n4.")
+@click.option("-n", "--nodes", "names", metavar="LIST", help="Only these, as in n1,n[4-6].")
 @click.option("-t", "--state", metavar="LIST", help="Only in these states of Slurm's.")
-def nodes(
-    run_dir: Path, *, as_json: bool, no_color: bool, names: str | None, state: str | None
-) -> None:
+def nodes(run_dir: Path, *, as_json: bool, names: str | None, state: str | None) -> None:
     """Show the nodes: state, owned GPUs, guest seats, use, memory, and when they last reported."""
     answer = ask(run_dir, "/v1/gpus")
+    wanted = listed(names)
     answer["nodes"] = [
         one
         for one in answer["nodes"]
-        if (not names or one["node"] in names.split(","))
+        if (not names or one["node"] in wanted)
         and (not state or one["state"].lower() in state.lower().split(","))
     ]
     if as_json:
         show_json(answer)
         return
     head = ("node", "state", "takes jobs", "owned", "seats", "use %", "memory GiB", "reported")
-    show(head, map(_row, answer["nodes"]), colours=_COLOURS, no_color=no_color)
+    show(head, map(_row, answer["nodes"]), colours=_COLOURS)
     if banner := banner_of(answer):
-        click.secho(banner, fg=None if no_color else "yellow")
+        click.secho(banner, fg="yellow")
+
+
+def listed(names: str | None) -> set[str]:
+    """Nodes as Slurm's lists name them, n1,n[4-6]."""
+    if "[" not in (names or ""):
+        return set((names or "").split(","))
+    from slipstream.slurm_plugin import hosts  # noqa: PLC0415 (few write it so)
+    from slipstream.slurm_plugin.errors import SlurmParseError  # noqa: PLC0415 (the same)
+
+    try:
+        return set(hosts.expand(names or ""))
+    except SlurmParseError as error:
+        raise click.UsageError(f"-n {names}: {error}") from error
 
 
 def _row(node: dict[str, Any]) -> list[str]:

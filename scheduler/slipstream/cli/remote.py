@@ -29,7 +29,7 @@ _MOST_BYTES: Final = 256 << 20
 
 def scheduler(defaults: Path = DEFAULTS) -> Address | None:
     """Where it listens for other hosts; None if nobody has said so."""
-    text = os.environ.get(VARIABLE) or _of_file(defaults)
+    text = os.environ.get(VARIABLE) or default_of(VARIABLE, defaults)
     if not text:
         return None
     try:
@@ -86,13 +86,13 @@ async def _conversation(where: Address, us: link.Party, target: str) -> tuple[in
         writer.close()
 
 
-def _of_file(path: Path) -> str:
-    """The last word of a file of shell assignments, as systemd reads it."""
+def default_of(name: str, path: Path = DEFAULTS) -> str:
+    """The last word of a file of shell assignments, as systemd reads it; empty if it has none."""
     try:
         lines = path.read_text(errors="replace").splitlines()
     except OSError:
         return ""
     found = [
-        line.strip().partition("=")[2] for line in lines if line.strip().startswith(f"{VARIABLE}=")
+        line.strip().partition("=")[2] for line in lines if line.strip().startswith(f"{name}=")
     ]
     return found[-1].strip().strip("\"'") if found else ""

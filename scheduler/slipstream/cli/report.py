@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import time
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
@@ -18,6 +20,8 @@ if TYPE_CHECKING:
 _LITTLE_PCT: Final = 40
 _MUCH: Final = 0.2
 _MIB_IN_GIB: Final = 1024
+_HOUR_S: Final = 3600.0
+_NOTHING: Final[dict[str, Any]] = {"held_gpu_hours": None, "idle_gpu_hours": None, "owners": []}
 
 
 @click.command()
@@ -28,9 +32,9 @@ _MIB_IN_GIB: Final = 1024
 def report(run_dir: Path, job: str | None, *, as_json: bool, cluster: bool) -> None:
     """Say what JOB got of its GPUs, what it waited for, and what could be changed.
 
-    With --cluster: how GPUs were used since the scheduler runs (a week at most), how long jobs
-    waited although there was a place for them, and how sure that is. In mode observe that is what
-    Slipstream would have started earlier.
+    With --cluster: how GPUs were used in the last week, how long jobs with a Slipstream flag waited
+    although there was a place for them, what would be gained if every job in line for GPUs were a
+    guest, and how sure that is. In mode observe that is what Slipstream would have done.
 
     \b
     Examples:
@@ -48,7 +52,8 @@ def report(run_dir: Path, job: str | None, *, as_json: bool, cluster: bool) -> N
         answer = ask(run_dir, f"/v1/why/{path}")
         answer["curve"] = ask(run_dir, f"/v1/curve/{path}")["points"]
         answer["notes"] = notes(answer["why"])
-        lines = job_lines(answer["why"], answer["notes"])
+        answer["cost"] = cost(answer["why"], _owners(run_dir, answer["why"]), time.time())
+        lines = job_lines(answer["why"], answer["notes"], answer["cost"])
     if as_json:
         show_json(answer)
         return
@@ -56,10 +61,70 @@ def report(run_dir: Path, job: str | None, *, as_json: bool, cluster: bool) -> N
         click.echo(printable(line))
 
 
-def job_lines(why: dict[str, Any], told: list[str]) -> list[str]:
+def _owners(run_dir: Path, why: dict[str, Any]) -> list[dict[str, Any]]:
+    """Who owns the GPUs that a guest sits on, each as `why` tells of it."""
+    if why["role"] != "guest" or not why["nodes"]:
+        return []
+    with contextlib.suppress(click.ClickException):  # not everybody may see others' jobs
+        found = {
+            gpu["owner_job"]: None
+            for node in ask(run_dir, "/v1/gpus")["nodes"]
+            for gpu in node["devices"]
+            if gpu["owner_job"] and why["job"] in gpu["guest_jobs"]
+        }
+        return [_told_of(run_dir, job) for job in found]
+    return []
+
+
+def _told_of(run_dir: Path, job: str) -> dict[str, Any]:
+    """A job as `why` tells of it; its number alone, if that is all that may be known."""
+    with contextlib.suppress(click.ClickException):
+        told: dict[str, Any] = ask(run_dir, f"/v1/why/{quote(job, safe='')}")["why"]
+        return told
+    return {"job": job, "training": None}
+
+
+def cost(why: dict[str, Any], owners: list[dict[str, Any]], now_s: float) -> dict[str, Any]:
+    """What it costs others: GPUs that it holds and leaves idle, owners that it sits beside."""
+    held_h = None
+    if why["phase"] in ("running", "suspended", "completing"):
+        held_h = (why["gpus"] or 0) * max(0.0, now_s - why["since_s"]) / _HOUR_S
+    use_pct = (why["training"] or {}).get("gpu_use_pct")
+    idle_h = held_h * (1 - min(100.0, use_pct) / 100) if held_h and use_pct is not None else None
+    beside = [
+        {
+            "job": owner["job"],
+            "slowdown_pct": (owner["training"] or {}).get("slowdown_pct"),
+            "slowdown_error_pct": (owner["training"] or {}).get("slowdown_error_pct"),
+        }
+        for owner in owners
+    ]
+    return {"held_gpu_hours": held_h, "idle_gpu_hours": idle_h, "owners": beside}
+
+
+def _cost_lines(told: dict[str, Any]) -> list[str]:
+    lines = []
+    if told["held_gpu_hours"]:
+        idle = told["idle_gpu_hours"]
+        unused = "" if idle is None else f", {idle:.2f} of them idle"
+        lines.append(f"{told['held_gpu_hours']:.2f} GPU hours held{unused}")
+    for owner in told["owners"]:
+        slower, error = owner["slowdown_pct"], owner["slowdown_error_pct"] or 0.0
+        felt = "not measured" if slower is None else f"{slower:.1f} % (± {error:.1f}) slower"
+        lines.append(f"job {owner['job']}, which owns its GPU: {felt} with its guests")
+    return lines
+
+
+def job_lines(
+    why: dict[str, Any], told: list[str], costs: dict[str, Any] | None = None
+) -> list[str]:
     """For people."""
     training = why["training"] or {}
-    seats = f"{why['gpus']} GPUs of its own" if why["gpus"] else f"{why['slots']} guest seats"
+    seats = (
+        _count(why["gpus"], "GPU") + " of its own"
+        if why["gpus"]
+        else _count(why["slots"], "guest seat")
+    )
     rows = [
         ("class", f"{why['class'] or 'no flag'} {why['role'] or ''}".strip()),
         ("where", f"{', '.join(why['nodes'])}: {seats}" if why["nodes"] else "nowhere yet"),
@@ -67,7 +132,9 @@ def job_lines(why: dict[str, Any], told: list[str]) -> list[str]:
         ("GPU use", _pct(training.get("gpu_use_pct"))),
         ("GPU memory", _memory(training)),
         ("share", _share(training)),
-        ("waited", f"{training.get('waited_s') or 0:.0f} s for others"),
+        ("waited", f"{training.get('waited_s') or 0:.0f} s for others" if why["nodes"] else ""),
+        ("in the queue", _queued(why, time.time())),
+        *(("costs others", line) for line in _cost_lines(costs or _NOTHING)),
         ("estimate", why["estimate"]["text"] if why["estimate"] else "none"),
     ]
     head = f"job {why['job'] or 'not numbered yet'} ({why['name'] or 'no name'}): {why['phase']}"
@@ -102,6 +169,16 @@ def notes(why: dict[str, Any]) -> list[str]:
     if slower is not None and slower - error > 0:
         found.append(f"guests made it {slower:.1f} % slower (± {error:.1f}); --no-slip-share")
     return found
+
+
+def _count(number: int, of: str) -> str:
+    return f"{number} {of}" + "s" * (number != 1)
+
+
+def _queued(why: dict[str, Any], now_s: float) -> str:
+    if why["phase"] not in ("waiting", "submitted") or not why["submitted_at_s"]:
+        return ""
+    return f"for {max(0.0, now_s - why['submitted_at_s']) / 60:.0f} min"
 
 
 def _pace(training: dict[str, Any]) -> str:

@@ -15,6 +15,8 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from slipstream.cli.daemon_api import json_option
+from slipstream.cli.table import coloured
 from slipstream.sandbox import Sandbox, SandboxError, Shape, gpus
 from slipstream.sandbox.layout import default_home
 from slipstream.sandbox.plan import Plan
@@ -124,6 +126,8 @@ def up(name: str, home: Path, port_base: int | None, **asked: Any) -> None:  # n
     )
     flag = "" if name == "sandbox" else f" --name {name}"
     click.echo(f"  try:  slipstream sandbox run{flag} sinfo")
+    if plan.daemons:
+        click.echo(f"        slipstream sandbox run{flag} slipstream jobs")
     click.echo(f"  end:  slipstream sandbox down{flag}")
 
 
@@ -143,7 +147,7 @@ def down(name: str, home: Path, *, every: bool) -> None:
 
 @sandbox.command()
 @_name_and_home
-@click.option("--json", "as_json", is_flag=True, help="For programs.")
+@json_option
 def status(name: str, home: Path, *, as_json: bool) -> None:
     """Show a sandbox's daemons, nodes and GPUs; exit code 1 if it is not all well."""
     found = status_of(Sandbox.named(name, home))
@@ -242,7 +246,7 @@ def _select_wrapper() -> str:
 
 
 def _show(found: Status) -> None:
-    console = Console()
+    console = Console(no_color=not coloured())
     if not found.daemons:
         console.print(f"sandbox {found.name!r} is not up")
         return

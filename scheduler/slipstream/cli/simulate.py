@@ -16,6 +16,7 @@ from rich.progress import Progress
 from rich.table import Column, Table
 
 from slipstream.cli.daemon_api import json_option, run_dir_option
+from slipstream.cli.table import coloured
 from slipstream.core.cluster.rules import Rule
 from slipstream.simulator.names import NAMES
 
@@ -190,7 +191,7 @@ def _draw(reports: Sequence[Report], name: str, page: Path | None, svg: Path | N
 
 def _run(settings: Sequence[Setting], simulator: Any) -> list[Report]:  # noqa: ANN401 (a module)
     """With a bar on the terminal, if there is one."""
-    console = Console(stderr=True)
+    console = Console(stderr=True, no_color=not coloured())
     with Progress(console=console, transient=True) as bar:
         if len(settings) == 1:
             task = bar.add_task(settings[0].policy, total=1.0)
@@ -220,7 +221,7 @@ def _show(reports: Sequence[Report]) -> None:
             str(one.moves),
             f"{one.cpu_s:.0f}",
         )
-    console = Console()
+    console = Console(no_color=not coloured())
     console.print(table)
     if reports[0].left_out:
         console.print(f"{reports[0].left_out} jobs of the trace are larger than the cluster.")

@@ -21,9 +21,12 @@ _NARROWEST: Final = 8
 _WIDE: Final = frozenset("WF")
 _NO_WIDTH: Final = frozenset(("Mn", "Me", "Cf"))
 
-no_color_option: Final = click.option(
-    "--no-color", is_flag=True, help="Plain text; NO_COLOR in the environment says the same."
-)
+
+def coloured() -> bool:
+    """Whether somebody wants colours: nobody has said --no-color, and a terminal is there."""
+    context = click.get_current_context(silent=True)
+    said = context is not None and context.color is False
+    return sys.stdout.isatty() and not said and not os.environ.get("NO_COLOR")
 
 
 def _plainly(cell: str) -> str:
@@ -35,7 +38,6 @@ def show(
     rows: Iterable[Sequence[str]],
     *,
     colours: Mapping[str, str] | None = None,
-    no_color: bool = False,
 ) -> None:
     """Print a table, as wide as the terminal at most; all of it into a file or a pipe.
 
@@ -43,11 +45,10 @@ def show(
         head: names of the columns.
         rows: as many cells each.
         colours: of cells, by their text.
-        no_color: never any colours.
     """
     terminal = sys.stdout.isatty()
     wide = shutil.get_terminal_size().columns if terminal or "COLUMNS" in os.environ else 0
-    paint = _painter(colours or {}, on=terminal and not no_color and "NO_COLOR" not in os.environ)
+    paint = _painter(colours or {}, on=coloured())
     sys.stdout.write("\n".join(lines(head, rows, wide, paint)) + "\n")
 
 

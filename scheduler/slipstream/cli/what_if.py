@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import click
-from rich.console import Console
-from rich.table import Table
 
 from slipstream.cli.daemon_api import ask, json_option, run_dir_option, show_json
+from slipstream.cli.table import show
 from slipstream.core.classes import JobClass
 from slipstream.core.cluster import commands, events
 from slipstream.core.cluster.asks import Ask
@@ -153,12 +152,12 @@ def _nodes(start: commands.Start) -> list[str]:
 
 
 def _show(policy: str, found: Answer) -> None:
-    table = Table("job", "class", "GPUs", "now", f"with {policy}")
+    rows = []
     for job in found.waiting:
         start = found.starts.get(job["job"])
         then = f"starts on {', '.join(_nodes(start))} as {start.role}" if start else "waits"
-        table.add_row(job["job"], job["class"], str(_gpus(job)), job["reason"], then)
-    Console().print(table)
+        rows.append([job["job"], job["class"], str(_gpus(job)), job["reason"], then])
+    show(("job", "class", "GPUs", "now", f"with {policy}"), rows)
     for what, refs in (("parked", found.parks), ("moved", found.moves)):
         if refs:
             click.echo(f"{what}: {', '.join(refs)}")

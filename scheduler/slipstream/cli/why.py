@@ -10,7 +10,7 @@ from urllib.parse import quote
 import click
 
 from slipstream.cli.daemon_api import ask, json_option, run_dir_option, show_json
-from slipstream.cli.jobs import banner_of
+from slipstream.cli.jobs import STANDS_STILL, banner_of
 from slipstream.cli.table import printable
 
 if TYPE_CHECKING:
@@ -40,6 +40,10 @@ def _lines(why: dict[str, Any]) -> list[str]:
         f"job {why['job'] or 'not numbered yet'}{name}: {why['phase']}{what}",
         f"  {_sentence(why)} [{why['reason']}]",
     ]
+    training = why["training"] or {}
+    if why["phase"] == "running" and training.get("phase") in STANDS_STILL:
+        because = training.get("node_sentence") or "it waits for others."
+        lines.append(f"  but stands still now ({training['phase']}): {because}")
     if why["stands_for"]:
         lines.append(f"  waits for {why['stands_for']}")
     if why["slurm_says"]:

@@ -6,10 +6,13 @@ Who may change something is known by the peer of the Unix socket; a port of loop
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import time
 from dataclasses import dataclass, field
+from functools import cache
+from importlib import metadata
 from typing import TYPE_CHECKING, Any, Final
 
 from starlette.applications import Starlette
@@ -42,6 +45,14 @@ _MOST_MINUTES: Final = 1_000_000
 _METRICS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 _BY_BROWSERS: Final = frozenset({"origin", "sec-fetch-site"})
 """Any page that an operator visits could send a POST through a forwarded socket; not as one."""
+
+
+@cache
+def own_version() -> str:
+    """Of the package that runs: a command that is of another one says so."""
+    with contextlib.suppress(metadata.PackageNotFoundError):
+        return metadata.version("slurm-slipstream")
+    return ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,8 +145,9 @@ class Api:
         except (KeyError, TypeError, ValueError):
             known = [str(one) for one in Mode]
             return _error(400, f'not understood: {body!r:.100}; say {{"mode": one of {known}}}')
+        was = self._state.mode
         self.engine.set_mode(mode)
-        return self._answer()
+        return self._answer(was=was)
 
     async def move(self, request: Request) -> Response:
         """`{"job": "12", "nodes": "n2", "why": "maintenance"}`; nodes may be missing."""
@@ -148,10 +160,12 @@ class Api:
         except (AttributeError, KeyError, TypeError, ValueError):
             return _error(400, f'not understood: {body!r:.100}; say {{"job": "12", "nodes": "n2"}}')
         wanted = tuple(name for name in nodes.split(",") if name)
+        known = self._state.jobs.get(job)
+        had = list(known.sight.nodes) if known and known.sight else []
         found = self.engine.move(job, wanted, str(asked.get("why") or "an operator asked"))
         if isinstance(found, Reason):
             return _error(409, f"job {job} does not move ({found}): {SENTENCE[found]}")
-        return self._answer(job=job, nodes=list(found.nodes))
+        return self._answer(job=job, nodes=list(found.nodes), had=had)
 
     async def resize(self, request: Request) -> Response:
         """`{"job": "12", "gpus": 2, "why": "the others are at lunch"}`."""
@@ -232,7 +246,7 @@ class Api:
     def _told(self) -> dict[str, Any]:
         paused_s = self.engine.counters.breaker.paused_s(time.time())
         told = {"v": 1, **views.mode(self._state), "carrier": self.carrier()}
-        return {**told, "slurm_paused_s": round(paused_s, 1)}
+        return {**told, "slurm_paused_s": round(paused_s, 1), "version": own_version()}
 
     def _may_change(self, request: Request) -> bool:
         client = request.client

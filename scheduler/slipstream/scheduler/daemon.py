@@ -77,6 +77,7 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 JOURNAL: Final = "journal.sqlite"
+HOURS: Final = "hours.json"
 _ROOT_ONLY: Final = 0o600
 _EVERYBODY: Final = 0o666
 _TURN_OF_A_THREAD_S: Final = 0.0005
@@ -167,7 +168,8 @@ class Daemon:
             settings.events_between_checkpoints,
         )
         self._engine.estimator.models = Models(settings.state_dir / FOLDER)
-        self._dashboard = Dashboard(self._engine, self._choice.in_use)
+        hours = settings.state_dir / HOURS
+        self._dashboard = Dashboard(self._engine, self._choice.in_use, hours)
         self._engine.watch = self._dashboard.watch
         self._learner = Learner(settings.state_dir, self._engine.estimator.models)
         self._historian = Historian(settings.state_dir, self._engine.estimator.families.learn)
@@ -203,6 +205,7 @@ class Daemon:
             self._hold.stop()
             self._historian.stop()
             self._learner.stop()
+            self._dashboard.hours_file.write()
             self._journal.close()
         return self._ending.code
 
@@ -260,6 +263,7 @@ class Daemon:
                 self._orders.switch(off=self._engine.machine.state.switched_off)
                 self._orders.park(parking.by_node(self._engine.machine.state))
                 self._historian.tick()
+                self._dashboard.hours_file.tick(time.monotonic())
                 self._copies.tick(self._engine.machine.state)
                 self._engine.counters.runs_written = self._historian.written
                 self._engine.counters.runs_lost = self._historian.failures

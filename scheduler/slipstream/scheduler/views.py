@@ -242,6 +242,8 @@ def _node(
         "gpus_used": node.gpus_used,
         "slots": node.slots,
         "slots_used": node.slots_used,
+        "cpus": node.cpus,
+        "cpus_used": node.cpus_used,
         "reported_at_s": report.at_s if report else None,
         "devices": [
             {

@@ -11,12 +11,14 @@ from rich.table import Table
 
 from slipstream.cli.daemon_api import json_option, run_dir_option, show_json
 from slipstream.cli.doctor import facts
-from slipstream.cli.doctor.checks import CHECKS, Verdict
+from slipstream.cli.doctor.checks import CHECKS
+from slipstream.cli.doctor.findings import Verdict
+from slipstream.cli.table import coloured
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from slipstream.cli.doctor.checks import Finding
+    from slipstream.cli.doctor.findings import Finding
 
 _STYLE: Final = {Verdict.GOOD: "green", Verdict.NOTE: "cyan", Verdict.BAD: "bold red"}
 
@@ -25,8 +27,7 @@ _STYLE: Final = {Verdict.GOOD: "green", Verdict.NOTE: "cyan", Verdict.BAD: "bold
 @run_dir_option
 @json_option
 @click.option("--all", "everything", is_flag=True, help="Also what is as it should be.")
-@click.option("--no-color", is_flag=True, help="Plain text.")
-def doctor(run_dir: Path, *, as_json: bool, everything: bool, no_color: bool) -> None:
+def doctor(run_dir: Path, *, as_json: bool, everything: bool) -> None:
     """Look at this host's Slurm and Slipstream, and say what to do where they do not fit.
 
     Changes nothing and starts nothing. Run it on the controller, then on a node with GPUs: what
@@ -47,7 +48,7 @@ def doctor(run_dir: Path, *, as_json: bool, everything: bool, no_color: bool) ->
             {"host": seen.host, "healthy": not wrong, "findings": [_view(f) for f in findings]}
         )
     else:
-        _show(findings, everything=everything, console=Console(no_color=no_color))
+        _show(findings, everything=everything, console=Console(no_color=not coloured()))
     raise SystemExit(1 if wrong else 0)
 
 

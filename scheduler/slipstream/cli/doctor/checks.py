@@ -3,14 +3,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from enum import StrEnum
 from typing import TYPE_CHECKING, Final
+
+from slipstream.cli.doctor import host_checks
+from slipstream.cli.doctor.findings import bad, good, note
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from slipstream.cli.doctor.facts import Facts
+    from slipstream.cli.doctor.findings import Finding
 
 _TESTED: Final = ("22.05", "24.11", "26.05")
 _SHOWN_NODES: Final = 8
@@ -18,51 +20,21 @@ _JOBS_OWN: Final = ("/tmp/", "/dev/shm/")  # noqa: S108 (no files of ours)
 """What job_container/tmpfs gives each job anew."""
 
 
-class Verdict(StrEnum):
-    """How a check ended."""
-
-    GOOD = "good"
-    NOTE = "note"
-    BAD = "wrong"
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """What a check has to say."""
-
-    check: str
-    verdict: Verdict
-    says: str
-    fix: str = ""
-
-
-def _good(check: str, says: str) -> Finding:
-    return Finding(check, Verdict.GOOD, says)
-
-
-def _note(check: str, says: str, fix: str = "") -> Finding:
-    return Finding(check, Verdict.NOTE, says, fix)
-
-
-def _bad(check: str, says: str, fix: str) -> Finding:
-    return Finding(check, Verdict.BAD, says, fix)
-
-
 def controller(facts: Facts) -> Iterator[Finding]:
     """Without its configuration there is little to look at."""
     if facts.config is None:
-        yield _bad(
+        yield bad(
             "slurmctld",
             f"does not answer: {facts.slurm_said}",
             "start it, or set SLURM_CONF; what depends on it was not looked at",
         )
         return
-    yield _good("slurmctld", "answers")
+    yield good("slurmctld", "answers")
     known = facts.version.removeprefix("slurm-wlm ").removeprefix("slurm ")
     if known.startswith(_TESTED):
-        yield _good("Slurm's version", known)
+        yield good("Slurm's version", known)
     else:
-        yield _note(
+        yield note(
             "Slurm's version",
             f"{known or 'not known'}: tested are {', '.join(_TESTED)}",
             "try it in mode observe first",
@@ -74,13 +46,13 @@ def munge(facts: Facts) -> Iterator[Finding]:
     if facts.config is None:
         return
     if facts.munge:
-        yield _bad(
+        yield bad(
             "munge",
             facts.munge,
-            "start munged here, with the cluster's key and a clock that agrees (chrony or ntpd)",
+            "start munged here, with the cluster's key",
         )
     else:
-        yield _good("munge", "credentials are made and read here, the clock agrees")
+        yield good("munge", "credentials are made and read here")
 
 
 def seats(facts: Facts) -> Iterator[Finding]:
@@ -88,9 +60,9 @@ def seats(facts: Facts) -> Iterator[Finding]:
     if facts.config is None:
         return
     if "slot" in facts.config.get("GresTypes", "").split(","):
-        yield _good("GresTypes", facts.config["GresTypes"])
+        yield good("GresTypes", facts.config["GresTypes"])
     else:
-        yield _bad(
+        yield bad(
             "GresTypes",
             "has no 'slot': guests cannot be submitted",
             "slurm.conf: GresTypes=gpu,slot and slot:N in each node's Gres=; gres.conf: "
@@ -104,25 +76,25 @@ def submission(facts: Facts) -> Iterator[Finding]:
         return
     plugins = facts.config.get("JobSubmitPlugins", "").split(",")
     if "lua" not in plugins:
-        yield _bad(
+        yield bad(
             "JobSubmitPlugins",
             "has no 'lua': flags are taken and nothing follows from them",
             "slurm.conf: JobSubmitPlugins=lua; three lines at the end of job_submit.lua "
             "(docs/flags.md)",
         )
     elif facts.job_submit is not None and "slipstream" not in facts.job_submit:
-        yield _bad(
+        yield bad(
             "job_submit.lua",
             "does not call Slipstream",
             "add the three lines of docs/flags.md at its end; the site's own rules stay",
         )
     else:
         where = "read" if facts.job_submit is not None else "cannot be read from here"
-        yield _good("JobSubmitPlugins", f"lua; job_submit.lua {where}")
+        yield good("JobSubmitPlugins", f"lua; job_submit.lua {where}")
     if facts.flags:
-        yield _good("flags", "sbatch knows --slip-class")
+        yield good("flags", "sbatch knows --slip-class")
     elif facts.flags is not None:
-        yield _bad(
+        yield bad(
             "flags",
             "this host's sbatch does not know --slip-class",
             "plugstack.conf: optional slipstream.so, on every host where jobs are submitted or run",
@@ -135,37 +107,37 @@ def scheduling(facts: Facts) -> Iterator[Finding]:
     if config is None:
         return
     if "defer" in config.get("SchedulerParameters", "").split(","):
-        yield _good("SchedulerParameters", "defer is set")
+        yield good("SchedulerParameters", "defer is set")
     else:
-        yield _bad(
+        yield bad(
             "SchedulerParameters",
             "without 'defer' a job may start inside its own submission, before any advice",
             "slurm.conf: SchedulerParameters=…,defer; scontrol reconfigure",
         )
     if config.get("SelectType") != "select/cons_tres":
-        yield _note(
+        yield note(
             "SelectType",
             f"{config.get('SelectType', 'not set')}: advice is carried out by soft hold only",
             "the select wrapper is for select/cons_tres (docs/advice-board.md)",
         )
     if "GANG" in config.get("PreemptMode", "").split(","):
-        yield _bad(
+        yield bad(
             "PreemptMode",
             "GANG: Slurm suspends jobs by itself, guests and turns would be suspended twice",
             "slurm.conf: PreemptMode without GANG; Slipstream takes turns at mini-batches",
         )
     if config.get("JobRequeue") == "0":
-        yield _note(
+        yield note(
             "JobRequeue", "0: jobs that do not say --requeue are never moved", "JobRequeue=1"
         )
     if config.get("JobFileAppend") == "0":
-        yield _note(
+        yield note(
             "JobFileAppend",
             "0: the output of a job that was moved is written anew, from its beginning",
             "slurm.conf: JobFileAppend=1",
         )
     if not facts.topology:
-        yield _note(
+        yield note(
             "topology",
             "Slurm tells of no racks: all nodes count as equally near",
             "slurm.conf: TopologyPlugin=topology/tree and a topology.conf",
@@ -176,21 +148,21 @@ def scheduler(facts: Facts) -> Iterator[Finding]:
     """Our own daemon, and what it hears of the nodes."""
     told = facts.scheduler
     if told is None and facts.node is not None and facts.node.linked:
-        yield _good("scheduler", "hears this node's coordinator, from another host")
+        yield good("scheduler", "hears this node's coordinator, from another host")
         return
     if told is None:
-        yield _bad(
+        yield bad(
             "scheduler",
             facts.scheduler_said,
             "jobs run on without it; start it where slurmctld runs",
         )
         return
     if told["switched_off"]:
-        yield _note("scheduler", "switched off: Slurm decides alone", "slipstream mode --enable")
+        yield note("scheduler", "switched off: Slurm decides alone", "slipstream mode --enable")
     else:
-        yield _good("scheduler", f"answers, mode {told['mode']}, advice by {told['carrier']}")
+        yield good("scheduler", f"answers, mode {told['mode']}, advice by {told['carrier']}")
     if told.get("slurm_away"):
-        yield _bad(
+        yield bad(
             "scheduler",
             f"it cannot reach slurmctld: {told['slurm_away']}",
             "its SLURM_CONF and user must be those of an operator",
@@ -198,14 +170,14 @@ def scheduler(facts: Facts) -> Iterator[Finding]:
     silent = [str(one["node"]) for one in facts.nodes if one["gpus"] and not one["devices"]]
     if silent:
         more = f" and {len(silent) - _SHOWN_NODES} more" if len(silent) > _SHOWN_NODES else ""
-        yield _bad(
+        yield bad(
             "coordinators",
             f"nobody reports from {', '.join(silent[:_SHOWN_NODES])}{more}",
             "start the coordinator there, and run this command there; guests start meanwhile, "
             "on GPUs by a static table",
         )
     elif facts.nodes:
-        yield _good("coordinators", f"all {len(facts.nodes)} nodes report")
+        yield good("coordinators", f"all {len(facts.nodes)} nodes report")
 
 
 def node(facts: Facts) -> Iterator[Finding]:
@@ -214,53 +186,53 @@ def node(facts: Facts) -> Iterator[Finding]:
     if here is None:
         return
     if here.gpu_error:
-        yield _bad(
+        yield bad(
             "GPU driver",
             f"NVML: {here.gpu_error}",
             "install the driver's NVML library (libnvidia-ml.so.1), or look at dmesg",
         )
     else:
-        yield _good("GPU driver", f"{here.gpus} GPUs")
+        yield good("GPU driver", f"{here.gpus} GPUs")
     if here.mig:
-        yield _note(
+        yield note(
             "MIG",
             f"GPUs {', '.join(map(str, here.mig))} are cut into instances: guests do not join them",
             "nvidia-smi -mig 0, or leave those to owners",
         )
     if here.coordinator:
-        yield _bad(
+        yield bad(
             "coordinator",
             f"does not answer: {here.coordinator}",
             f"start it on {here.name}; jobs run on without it, guests take turns by themselves",
         )
     else:
-        yield _good("coordinator", f"answers on {here.name}")
+        yield good("coordinator", f"answers on {here.name}")
     if here.linked is False:
-        yield _bad(
+        yield bad(
             "link",
             f"the scheduler does not hear the coordinator of {here.name}",
             "its log says why: --scheduler HOST:PORT and the scheduler's listen must agree, both "
             "hosts need munged with one key, and the port must be open (docs/security.md)",
         )
     if here.ramdisk_mib * 10 < here.memory_mib:
-        yield _note(
+        yield note(
             "ramdisk",
             f"{here.ramdisk_mib} MiB free, of {here.memory_mib} MiB of memory: checkpoints may "
             "not fit",
             "give the coordinator --checkpoint-room-mib, or enlarge the tmpfs of /dev/shm",
         )
     else:
-        yield _good("ramdisk", f"{here.ramdisk_mib} MiB free")
+        yield good("ramdisk", f"{here.ramdisk_mib} MiB free")
     config = facts.config or {}
     if config.get("ConstrainDevices", "").lower() == "yes" and here.cgroups == 2:  # noqa: PLR2004
-        yield _bad(
+        yield bad(
             "cgroups",
             "ConstrainDevices with cgroup v2: a guest cannot be let onto an owner's GPU",
             "cgroup.conf: ConstrainDevices=no on nodes with guests, or boot with cgroup v1 "
             "(docs/coordinator.md)",
         )
     elif here.cgroups:
-        yield _good("cgroups", f"v{here.cgroups}")
+        yield good("cgroups", f"v{here.cgroups}")
 
 
 def containers(facts: Facts) -> Iterator[Finding]:
@@ -269,30 +241,35 @@ def containers(facts: Facts) -> Iterator[Finding]:
     if here is None or kind != "job_container/tmpfs":
         return
     if here.run_dir.startswith(_JOBS_OWN):
-        yield _bad(
+        yield bad(
             "JobContainerType",
             f"jobs do not see {here.run_dir}: they have a folder of their own in its place, and "
             "find neither their control blocks nor their checkpoints",
             "let the coordinator's --run-dir be below /run (docs/moves.md)",
         )
     elif here.below_shm:
-        yield _bad(
+        yield bad(
             "JobContainerType",
             f"{here.below_shm[0]} is mounted below /dev/shm: Slurm cannot give jobs one of their "
             "own, and holds every job it starts here ('launch failed requeued held')",
             "unmount it; checkpoints belong below /run",
         )
     else:
-        yield _good("JobContainerType", f"{kind}; {here.run_dir} is seen by jobs")
+        yield good("JobContainerType", f"{kind}; {here.run_dir} is seen by jobs")
 
 
 CHECKS: Final[tuple[Callable[[Facts], Iterator[Finding]], ...]] = (
     controller,
     munge,
+    host_checks.clock,
     seats,
     submission,
     scheduling,
+    host_checks.versions,
     scheduler,
+    host_checks.permissions,
+    host_checks.cpus,
     node,
+    host_checks.durable,
     containers,
 )

@@ -8,6 +8,7 @@ import re
 import shutil
 import socket
 import subprocess
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -15,10 +16,13 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from slipstream.cli.daemon_api import ask
+from slipstream.cli.doctor import places
 from slipstream.slurm_plugin.run import command_environment
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+    from slipstream.cli.doctor.places import Durable
 
 _PATIENCE_S: Final = 10.0
 _SETTING: Final = re.compile(r"^([A-Za-z]\w*)\s*=\s?(.*)$")
@@ -37,6 +41,15 @@ class Facts:
     slurm_said: str = ""
     """Why there is no configuration."""
     version: str = ""
+    clock_off_s: float | None = None
+    """How far this clock is ahead of slurmctld's."""
+    own_version: str = ""
+    wrapper: str = ""
+    """The build of Slurm that the select wrapper of PluginDir is for; empty without one."""
+    slurmctld_package: str = ""
+    """The slurmctld that Debian has installed here; empty elsewhere."""
+    sockets: str | None = None
+    """What is wrong with the scheduler's own; None where it is not."""
     flags: bool | None = None
     """Whether sbatch knows our flags; None without an sbatch."""
     job_submit: str | None = None
@@ -75,11 +88,13 @@ class Node:
     """Where its coordinator has pages and checkpoints."""
     below_shm: Sequence[str] = ()
     """What is mounted below /dev/shm."""
+    durable: Durable | None = None
+    """Where checkpoints are to outlive the node; None: nowhere."""
 
 
 def gathered(run_dir: Path) -> Facts:
     """Look at everything; takes a second or two."""
-    config, slurm_said = _config()
+    config, slurm_said, clock_off_s = _config()
     scheduler, scheduler_said = _asked(run_dir, "/v1/mode")
     nodes, _ = _asked(run_dir, "/v1/gpus")
     return Facts(
@@ -90,6 +105,11 @@ def gathered(run_dir: Path) -> Facts:
         version=_said("sinfo", "--version").strip(),
         flags="--slip-class" in _said("sbatch", "--help") if shutil.which("sbatch") else None,
         job_submit=_job_submit(config),
+        clock_off_s=clock_off_s,
+        own_version=places.own_version(),
+        wrapper=places.wrapper_of(config),
+        slurmctld_package=_said("dpkg-query", "-W", "-f", "${Version}", "slurmctld").strip(),
+        sockets=places.sockets(run_dir, config) if scheduler else None,
         munge=_munge(config),
         scheduler=scheduler,
         scheduler_said=scheduler_said,
@@ -106,13 +126,13 @@ def settings_in(shown: str) -> dict[str, str]:
     return {name: value for name, value in told.items() if value and value not in _UNSET}
 
 
-def _config() -> tuple[dict[str, str] | None, str]:
+def _config() -> tuple[dict[str, str] | None, str, float | None]:
     done = _run("scontrol", "show", "config")
     if isinstance(done, str):
-        return None, done
+        return None, done, None
     if done.returncode:
-        return None, done.stderr.strip()
-    return settings_in(done.stdout), ""
+        return None, done.stderr.strip(), None
+    return settings_in(done.stdout), "", places.clock_off_s(done.stdout, time.time())
 
 
 def _job_submit(config: Mapping[str, str] | None) -> str | None:
@@ -166,6 +186,7 @@ def _node() -> Node | None:
         cgroups=_cgroups(Path("/sys/fs/cgroup")),
         run_dir=str(run_dir),
         below_shm=_below(_SHM, Path("/proc/mounts")),
+        durable=places.durable(),
     )
 
 

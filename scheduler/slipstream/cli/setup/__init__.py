@@ -13,6 +13,7 @@ from typing import Final
 
 import click
 
+from slipstream.cli.daemon_api import json_option, show_json
 from slipstream.cli.doctor.facts import settings_in
 from slipstream.cli.setup import applied, edits
 from slipstream.cli.setup.edits import SetupError
@@ -22,16 +23,26 @@ _DEFAULT_CONF: Final = "/etc/slurm/slurm.conf"
 _DEFAULT_LIBRARY: Final = Path("/usr/lib/slipstream/slipstream.so")
 _DEFAULT_LUA: Final = Path("/usr/share/slipstream/lua")
 _SELECT: Final = Path("/usr/lib/slipstream/select")
+_UNIT: Final = "/usr/lib/systemd/system/slipstream-scheduler.service"
+_UNITS: Final = """\
+systemctl enable --now slipstream-scheduler slipstream-watchdog    beside slurmctld
+     systemctl enable --now slipstream-coordinator                      on every node with GPUs"""
+_BY_HAND: Final = """\
+start 'slipstream scheduler run' beside slurmctld, 'python -m slipstream.coordinator' on nodes"""
 _NEXT: Final = """\
 Next:
   1. the same files on every host (or configless Slurm), {library} on login and compute nodes
   2. restart slurmctld and every slurmd: GRES and plugins are read at their start only
-  3. start 'slipstream scheduler run' beside slurmctld, 'python -m slipstream.coordinator' on nodes
+  3. {start}
   4. slipstream doctor
 To take it back: slipstream setup --undo"""
+_BACK: Final = """\
+Next: restart slurmctld and every slurmd, once no job holds a slot any more
+Again: slipstream setup --apply"""
 
 
 @click.command()
+@json_option
 @click.option(
     "--conf",
     type=click.Path(path_type=Path, dir_okay=False),
@@ -58,6 +69,12 @@ To take it back: slipstream setup --undo"""
     is_flag=True,
     help="Also have slurmctld follow advice by the select wrapper, if there is one for this Slurm.",
 )
+@click.option(
+    "--cpus-for-guests",
+    "leaves",
+    is_flag=True,
+    help="Also lower DefCpuPerGPU where owners would hold all CPUs of a node.",
+)
 @click.option("--apply", "applies", is_flag=True, help="Write it. Without this nothing is changed.")
 @click.option("--undo", "undoes", is_flag=True, help="Put back what was there before --apply.")
 def setup(
@@ -65,10 +82,7 @@ def setup(
     guests_per_gpu: int,
     library: Path,
     lua: Path,
-    *,
-    wraps: bool,
-    applies: bool,
-    undoes: bool,
+    **flags: bool,
 ) -> None:
     """Show what slurm.conf, gres.conf, plugstack.conf and job_submit.lua need, as a diff.
 
@@ -79,46 +93,53 @@ def setup(
     Examples:
       slipstream setup
       slipstream setup --apply
+      slipstream setup --cpus-for-guests --apply
       slipstream setup --undo
     """
-    if applies and undoes:
+    if flags["applies"] and flags["undoes"]:
         raise click.UsageError("--apply and --undo: which of the two?")
     try:
         conf = conf or _conf()
-        if undoes:
-            for path in applied.undo(conf.parent):
-                click.echo(f"as it was: {path}")
+        if flags["undoes"]:
+            back = applied.undo(conf.parent)
+            if flags["as_json"]:
+                show_json({"v": 1, "applied": False, "as_it_was": list(map(str, back))})
+            else:
+                click.echo("\n".join([*(f"as it was: {path}" for path in back), _BACK]))
             return
         texts = _wanted(conf, guests_per_gpu, library, lua)
-        if wraps:
-            texts[conf] = _wrapped(texts.get(conf) or _text(conf))
-            texts = {path: text for path, text in texts.items() if text != _text(path)}
-        _show(texts)
-        if applies and texts:
+        if flags["leaves"]:
+            texts[conf] = edits.cpus_for_guests(texts[conf])
+        if flags["wraps"]:
+            texts[conf] = _wrapped(texts[conf])
+        notes = edits.notes(texts[conf])
+        texts = {path: text for path, text in texts.items() if text != _text(path)}
+        diffs = {str(path): _diff(path, text) for path, text in texts.items()}
+        if flags["applies"] and texts:
             applied.apply(conf.parent, texts, _install(library, lua))
-            click.echo(f"written: {', '.join(map(str, texts))}\n{_NEXT.format(library=library)}")
-        elif texts:
-            click.echo("nothing was changed; --apply writes it")
+        if flags["as_json"]:
+            show_json({"v": 1, "applied": flags["applies"], "notes": notes, "diffs": diffs})
+        else:
+            _show(diffs, notes, library, applies=flags["applies"])
     except (SetupError, SandboxError, OSError) as error:
         raise click.ClickException(str(error)) from error
 
 
 def _wanted(conf: Path, guests_per_gpu: int, library: Path, lua: Path) -> dict[Path, str]:
-    """The files that must change, with what they must say."""
+    """All files, with what they must say."""
     folder = conf.parent
     slurm = edits.slurm_conf(conf.read_text(), guests_per_gpu)
     gres, plugstack, submit = (
         folder / name for name in ("gres.conf", "plugstack.conf", "job_submit.lua")
     )
-    for note in edits.notes(slurm):
-        click.echo(f"note: {note}", err=True)
-    texts = {
+    if drop_in := edits.plugstack_folder(_text(plugstack), library):
+        plugstack = Path(drop_in) / "slipstream.conf"
+    return {
         conf: slurm,
         gres: edits.gres_conf(_text(gres), slurm),
         plugstack: edits.plugstack_conf(_text(plugstack), library),
         submit: edits.job_submit_lua(_text(submit), lua),
     }
-    return {path: text for path, text in texts.items() if text != _text(path)}
 
 
 def _wrapped(slurm: str) -> str:
@@ -142,17 +163,29 @@ def _wrapped(slurm: str) -> str:
     return edits.plugin_dir(slurm, folder, (folder / ".stock").read_text().strip())
 
 
-def _show(texts: dict[Path, str]) -> None:
-    if not texts:
+def _show(diffs: dict[str, str], notes: list[str], library: Path, *, applies: bool) -> None:
+    for note in notes:
+        click.echo(f"note: {note}", err=True)
+    if not diffs:
         click.echo("Slurm's files say all that Slipstream needs")
-    for path, text in texts.items():
-        diff = difflib.unified_diff(
-            _text(path).splitlines(keepends=True),
-            text.splitlines(keepends=True),
-            *(f"{path}", f"{path} with Slipstream"),
-            n=1,
-        )
-        click.echo("".join(diff), nl=False)
+        return
+    click.echo("".join(diffs.values()), nl=False)
+    if applies:
+        start = _UNITS if Path(_UNIT).exists() else _BY_HAND
+        click.echo(f"written: {', '.join(diffs)}\n{_NEXT.format(library=library, start=start)}")
+    else:
+        click.echo("nothing was changed; --apply writes it")
+
+
+def _diff(path: Path, text: str) -> str:
+    lines = difflib.unified_diff(
+        _text(path).splitlines(),
+        text.splitlines(),
+        *(f"{path}", f"{path} with Slipstream"),
+        n=1,
+        lineterm="",
+    )
+    return "".join(f"{line}\n" for line in lines)
 
 
 def _install(library: Path, lua: Path) -> list[Path]:

@@ -31,7 +31,8 @@ def apply(folder: Path, texts: Mapping[Path, str], installed: Iterable[Path] = (
     for path in installed:
         record[str(path)] = {"kept": "", "written": _digest(path.read_bytes())}
     for path, text in texts.items():
-        told = record.setdefault(str(path), {"kept": _keep(path)})
+        folder_stays = path.parent.exists()
+        told = record.setdefault(str(path), {"kept": _keep(path), "folder_stays": folder_stays})
         told["written"] = _digest(text.encode())
     _write(folder / RECORD, json.dumps(record, indent=1) + "\n")
     for path, text in texts.items():
@@ -56,8 +57,9 @@ def undo(folder: Path) -> list[Path]:
             Path(told["kept"]).replace(path)
         else:
             path.unlink(missing_ok=True)
-            with contextlib.suppress(OSError):
-                path.parent.rmdir()  # the last of ours in it
+            if not told.get("folder_stays"):
+                with contextlib.suppress(OSError):
+                    path.parent.rmdir()  # the last of ours in it
     (folder / RECORD).unlink()
     return [Path(path) for path in record]
 
@@ -81,7 +83,7 @@ def _keep(path: Path) -> str:
     return str(kept)
 
 
-def _as_we_left_it(path: Path, told: Mapping[str, str]) -> bool:
+def _as_we_left_it(path: Path, told: Mapping[str, Any]) -> bool:
     there = _digest(path.read_bytes()) if path.exists() else None
     before = _digest(Path(told["kept"]).read_bytes()) if told["kept"] else None
     return there in (told["written"], before)  # the latter: we were killed before we wrote it

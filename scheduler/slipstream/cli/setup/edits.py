@@ -6,6 +6,7 @@ Each edit leaves alone what is there already, so that a second one changes nothi
 
 from __future__ import annotations
 
+import math
 import re
 from typing import TYPE_CHECKING, Final
 
@@ -24,6 +25,12 @@ _LINE: Final = re.compile(r"(?:[^\n]*\\\n)*[^\n]*\n?")
 _GRES: Final = re.compile(r"(?i)(\bGres=)(\S+)")
 _NODES: Final = re.compile(r"(?i)^\s*NodeName=(\S+)")
 _COUNT: Final = re.compile(r":(\d+)(?:\(.*)?$")
+_PER_GPU: Final = re.compile(r"(?i)(\bDefCpuPerGPU\s*=\s*)(\d+)")
+_CPUS: Final = re.compile(r"(?i)\b(?:CPUs|Procs)=(\d+)")
+_PARTS: Final = re.compile(
+    r"(?i)\b(Boards|SocketsPerBoard|Sockets|CoresPerSocket|ThreadsPerCore)=(\d+)"
+)
+_DROP_IN: Final = re.compile(r"(?im)^\s*include\s+(/\S*plugstack\.conf\.d)/\*\S*\s*$")
 
 
 class SetupError(Exception):
@@ -76,7 +83,21 @@ def gres_conf(text: str, slurm: str) -> str:
 
 def plugstack_conf(text: str, library: Path) -> str:
     """plugstack.conf with our flags: a host without the library goes on without them."""
-    return text if str(library) in text else _with_line(text, f"optional {library}")
+    if _has_ours(text, library):
+        return text  # from another place, by hand: twice would be one too many
+    return _with_line(text, f"optional {library}")
+
+
+def _has_ours(text: str, library: Path) -> bool:
+    return str(library) in text or bool(
+        re.search(r"(?m)^\s*(?:optional|required)\s+\S*\bslipstream\.so\b", text)
+    )
+
+
+def plugstack_folder(text: str, library: Path) -> str:
+    """Where plugstack.conf takes files of packages from; empty if it does not."""
+    found = _DROP_IN.search(text)
+    return found[1] if found and not _has_ours(text, library) else ""
 
 
 def job_submit_lua(text: str, modules: Path) -> str:
@@ -100,12 +121,57 @@ def notes(slurm: str) -> list[str]:
     told = []
     if re.search(r"(?im)^\s*include\s", slurm):
         told.append("slurm.conf includes other files: those were neither read nor changed")
-    if _setting("DefCpuPerGPU").search(slurm) or re.search(r"(?i)\bDefCpuPerGPU=", slurm):
+    if wanted := _cpus_per_gpu(slurm):
+        now, fits = wanted
         told.append(
-            "DefCpuPerGPU is set: where owners get all CPUs of a node with its GPUs, guests find "
-            "none left and wait; leave some over for each node"
+            f"DefCpuPerGPU={now}: owners get all CPUs of a node with its GPUs, guests find none "
+            f"and wait. --cpus-for-guests makes it {fits}, which leaves one beside each GPU; jobs "
+            " that ask for more CPUs themselves need a partition of their own with "
+            "MaxCPUsPerNode (docs/installation.md)"
+        )
+    elif _PER_GPU.search(slurm) and not re.search(r"(?im)^\s*NodeName=", slurm):
+        told.append(
+            "DefCpuPerGPU is set, and nodes are in other files: where owners get all CPUs of a "
+            "node with its GPUs, guests find none left and wait"
         )
     return told
+
+
+def cpus_for_guests(slurm: str) -> str:
+    """slurm.conf in which owners' GPUs come with so few CPUs that each leaves one over."""
+    wanted = _cpus_per_gpu(slurm)
+    if wanted is None:
+        return slurm
+
+    def fewer(line: str) -> str:
+        return _PER_GPU.sub(lambda one: f"{one[1]}{min(int(one[2]), wanted[1])}", line)
+
+    return _each_line(slurm, fewer)
+
+
+def _cpus_per_gpu(slurm: str) -> tuple[int, int] | None:
+    """What is set, and what leaves guests a CPU for each GPU of every node; None if that is so."""
+    lines = [line for line in _LINE.findall(slurm) if not line.lstrip().startswith("#")]
+    now = max((int(one[2]) for line in lines for one in _PER_GPU.finditer(line)), default=0)
+    most, default = now, (0, 0)
+    for line in lines:
+        nodes, gres = _NODES.match(line), _GRES.search(line)
+        if not nodes:
+            continue
+        cpus = _cpus_in(line) or default[0]
+        gpus = _gpus_in(gres[2]) if gres else default[1]
+        if nodes[1].upper() == "DEFAULT":
+            default = (cpus, gpus)
+        elif gpus and cpus > gpus:
+            most = min(most, cpus // gpus - 1)
+    return (now, max(1, most)) if most < now else None
+
+
+def _cpus_in(line: str) -> int:
+    if told := _CPUS.search(line):
+        return int(told[1])
+    parts = [int(count) for _, count in _PARTS.findall(line)]
+    return math.prod(parts) if parts else 0
 
 
 def _with_words(text: str, setting: str, words: tuple[str, ...]) -> str:

@@ -14,6 +14,7 @@ from slipstream.scheduler.dashboard.curves import Curves
 from slipstream.scheduler.dashboard.lanes import Lanes, Who
 from slipstream.scheduler.dashboard.ledger import Ledger
 from slipstream.scheduler.dashboard.rows import named
+from slipstream.scheduler.dashboard.shadow import Sample, Shadow
 
 if TYPE_CHECKING:
     from slipstream.core.events import Event
@@ -38,6 +39,7 @@ class Past:
     def __init__(self) -> None:
         self.lanes = Lanes()
         self.ledger = Ledger()
+        self.shadow = Shadow()
         self.curves = Curves(len(CURVE) - 1)
         self.totals: deque[list[float | None]] = deque(maxlen=_MOST_TOTALS)
         self.moves: deque[dict[str, Any]] = deque(maxlen=_MOST_MOVES)
@@ -59,9 +61,15 @@ class Past:
                 return
         self._follow_moves(state, event.at_s)
 
-    def sample(self, state: State, at_s: float) -> list[float | None] | None:
-        """The cluster as a whole, every few seconds; None in between."""
-        if self.totals and at_s - (self.totals[-1][0] or 0.0) < _TOTALS_EVERY_S:
+    def is_due(self, at_s: float) -> bool:
+        """Whether it is time for a sample."""
+        return not self.totals or at_s - (self.totals[-1][0] or 0.0) >= _TOTALS_EVERY_S
+
+    def sample(
+        self, state: State, at_s: float, would: Sample | None = None
+    ) -> list[float | None] | None:
+        """The cluster as a whole, every few seconds, and what would be; None in between."""
+        if not self.is_due(at_s):
             return None
         uses = [gpu.use_pct for one in state.reports.values() for gpu in one.gpus]
         phases = Counter(one.phase for one in state.jobs.values())
@@ -74,7 +82,7 @@ class Past:
             phases[Phase.RUNNING],
         ]
         self.totals.append(point)
-        self.ledger.sample(state, at_s)
+        self.ledger.sample(state, at_s, would or Sample())
         return point
 
     def _reported(self, report: NodeReported, state: State) -> None:

@@ -16,10 +16,12 @@ from starlette.routing import Route
 
 from slipstream.estimator.model import EVERYBODY
 from slipstream.scheduler.dashboard.feed import MOST_CLIENTS, Feed, meta_of
+from slipstream.scheduler.dashboard.hours_file import HoursFile
 from slipstream.scheduler.dashboard.past import CURVE, Past
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from pathlib import Path
 
     from starlette.requests import Request
 
@@ -52,10 +54,14 @@ class Dashboard:
     Args:
         engine: what is shown.
         carrier: what carries advice out now.
+        hours: where the hours of the cluster are kept over a restart; None: nowhere.
     """
 
-    def __init__(self, engine: Engine, carrier: Callable[[], str]) -> None:
+    def __init__(
+        self, engine: Engine, carrier: Callable[[], str], hours: Path | None = None
+    ) -> None:
         self.past = Past()
+        self.hours_file = HoursFile(hours, self.past.ledger)
         self.feed = Feed(engine, self.past, lambda: meta_of(engine, carrier))
         self._engine = engine
         self._files = _files()
@@ -121,7 +127,7 @@ class Dashboard:
         )
 
     async def hours(self, _request: Request) -> Response:
-        """What the cluster did hour by hour, since the daemon runs."""
+        """What the cluster did hour by hour."""
         return self._data(hours=self.past.ledger.told(), mode=self._engine.machine.state.mode)
 
     def _file(self, name: str, request: Request) -> Response:

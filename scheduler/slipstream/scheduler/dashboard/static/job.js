@@ -3,7 +3,7 @@
 
 import { lineChart } from "./charts.js";
 import { calmly, fetched, h, named } from "./dom.js";
-import { clock, count, mib, moment, ms, pct, signedPct, span, words } from "./format.js";
+import { clock, count, mib, moment, ms, pct, plural, signedPct, span, words } from "./format.js";
 import { OVER, WAITS } from "./store.js";
 
 const [AT, MINIBATCH, ALONE, SHARE, MEMORY] = [0, 1, 2, 3, 4];
@@ -123,7 +123,7 @@ export class JobView {
     const rows = [
       ["Estimate", job.estimate?.text],
       ["Advised", advice],
-      ["GPUs", job.gpus ? `${job.gpus} owned` : job.slots ? `${job.slots} guest seats` : job.gpus_asked && `asks for ${job.gpus_asked}`],
+      ["GPUs", job.gpus ? `${job.gpus} owned` : job.slots ? plural(job.slots, "guest seat") : job.gpus_asked && `asks for ${job.gpus_asked}`],
       ["Nodes", job.nodes.join(", ")],
       ["Partition", job.partition],
       ["Account", job.account],
