@@ -14,7 +14,7 @@ import torch
 from occupancy_rig import MIB, simulated_node, workers
 from parking_rig import page_in, started
 from slipstream.torch_hooks import device as devices
-from slipstream.torch_hooks import occupancy, storages
+from slipstream.torch_hooks import occupancy, saved_hooks, storages
 from slipstream.torch_hooks.memory import Memory
 from slipstream.torch_hooks.notes import Notes
 from slipstream.wire.control_block import Directive, Phase, Request
@@ -243,6 +243,20 @@ def test_transforms_that_refuse_all_hooks_work_on(memory: Memory) -> None:
         pytest.raises(RuntimeError, match="support saved tensor hooks"),
     ):
         derived()  # the user's own: refused as ever
+
+
+def test_in_an_older_torch_ours_leave_for_such_transforms(
+    memory: Memory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It refuses as long as any are there; they are back at the next boundary."""
+    monkeypatch.setattr(saved_hooks, "_knows_how_to_go_on", lambda: False)
+    memory.cap(1)
+    ones = torch.ones(100, 100)
+    assert torch.equal(torch.func.grad(lambda one: one.square().sum())(ones), 2 * ones)
+    memory.cap(1)
+    ones.requires_grad_().exp().sum().backward()  # type: ignore[no-untyped-call]  # torch's
+    assert memory._scaling  # noqa: SLF001 (that ours are on again is the point)
+    assert memory._scaling._spill.spilled == 1  # noqa: SLF001 (as above)
 
 
 def test_a_user_that_opens_hooks_inside_ours_keeps_them(memory: Memory) -> None:

@@ -50,12 +50,14 @@ class SavedHooks:
 
     def _step_aside(self, message: str, *fail_if_non_empty: bool) -> None:
         """In the place of torch's function: not to fail only because ours are there."""
-        if self._disable is None:
+        disable = self._disable
+        if disable is None:
             return
-        if self._are_on_top() and _knows_how_to_go_on():
-            self._disable(message, False)
-        else:
-            self._disable(message, *fail_if_non_empty)
+        if not _knows_how_to_go_on():
+            self.pop()  # an older torch refuses while they are there; back at the next boundary
+        elif self._are_on_top():
+            fail_if_non_empty = (False,)
+        disable(message, *fail_if_non_empty)
 
     def _are_on_top(self) -> bool:
         top = _top()
