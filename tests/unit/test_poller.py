@@ -233,6 +233,25 @@ def test_many_nudges_are_one(slurm: CliSlurm, commands: FakeCommands) -> None:
     assert 2 <= sum(argv[0] == "squeue" for argv in commands.ran) <= 6
 
 
+def test_who_waits_for_a_change_has_it_soon_and_the_pace_is_kept_after(
+    slurm: CliSlurm, commands: FakeCommands
+) -> None:
+    """Many looks until it has come; then as few as before."""
+    poller = Poller(slurm, Pace(fastest_s=60, changed_s=60, slowest_s=60, away_s=60))
+    poller.start()
+    soon(lambda: poller.snapshot().at_s is not None)
+    poller.hurry(60.0)
+    for count in (1, 2):
+        submit(slurm)
+        soon(lambda: len(poller.snapshot().jobs) == count)  # noqa: B023 (called at once)
+    poller.hurry(0.0)
+    time.sleep(0.3)  # the look that was under way
+    looks = sum(argv[0] == "squeue" for argv in commands.ran)
+    time.sleep(0.5)
+    assert sum(argv[0] == "squeue" for argv in commands.ran) == looks
+    poller.stop()
+
+
 @dataclass
 class Hanging:
     """Commands that do not answer before they may."""
@@ -268,7 +287,7 @@ def test_a_try_that_nobody_answered_asks_for_no_rest(
     poller = Poller(CliSlurm(hanging), QUICK)
     rests: list[tuple[float, float]] = []
 
-    def rest(delay_s: float, least_s: float) -> float:
+    def rest(delay_s: float, least_s: float, _took_s: float) -> float:
         rests.append((delay_s, least_s))
         monkeypatch.setattr(poller, "_stopping", True)
         return delay_s

@@ -107,6 +107,18 @@ def test_there_are_five_requeues_in_a_second_whoever_wants_them(cluster: FakeClu
     assert begun_at_s[-1] == pytest.approx(102.0)
 
 
+def test_slurm_is_looked_at_closely_from_the_requeue_to_the_start(cluster: FakeCluster) -> None:
+    """And not beyond: the job imports its libraries then."""
+    asked: list[float] = []
+    one = Hands(CliSlurm(FakeCommands(cluster)), sleep=lambda _s: None, hurry=asked.append)
+    one.requeue(requeue_of(cluster))
+    assert asked
+    assert asked[-1] > 0
+    cluster.advance(1.0)
+    one.start(START)
+    assert asked[-1] == 0
+
+
 def _cancel(cluster: FakeCluster) -> None:
     cluster.cancel(job_of(cluster))
     cluster.advance(1.0)

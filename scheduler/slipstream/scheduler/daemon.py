@@ -154,12 +154,14 @@ class Daemon:
             sinks.append(BoardSink(settings.run_dir))
         self._orders = Orders()
         self._copies = Copies(settings.state_dir, settings.keep_checkpoints_s, self._orders)
+        looks = self._poller
+        hands = Hands(acting, looks.nudge, alone=self._hold.alone, hurry=looks.hurry)
         self._enactor = Enactor(
             self._journal,
             Carriers(*sinks),
             self._tell,
             self._journal_failed,
-            Deeds(self._orders, Hands(acting, self._poller.nudge, alone=self._hold.alone)),
+            Deeds(self._orders, hands),
         )
         self._engine = Engine(
             machine,

@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 _REQUEUES_PER_S: Final = 5
+_COMPLETES_S: Final = 3.0
+"""How long Slurm is looked at closely for the end of a job that was requeued."""
 _SWAP_S: Final = 30
 """How long a job is kept from starting while its GPUs become seats."""
 
@@ -52,6 +54,7 @@ class Hands:
     Args:
         slurm: who does it.
         nudge: asks for another look.
+        hurry: asks for many, for so many seconds: a requeued job is started when it waits again.
         clock: to keep requeues apart.
         sleep: the same.
         now: the date, for starts.
@@ -66,7 +69,9 @@ class Hands:
         sleep: Callable[[float], None] = time.sleep,
         now: Callable[[], float] = time.time,
         alone: Callable[[], AbstractContextManager[None]] = nullcontext,
+        hurry: Callable[[float], None] = lambda _seconds: None,
     ) -> None:
+        self._hurry = hurry
         self._now = now
         self._alone = alone
         self._slurm = slurm
@@ -95,6 +100,7 @@ class Hands:
                 raise SinkError(f"it could not be requeued: {error}") from error
             _LOG.warning("whether job %s was requeued is not known: %s", command.key, error)
         self._nudge()
+        self._hurry(_COMPLETES_S)
 
     def start(self, command: Start) -> None:
         """Take the two minutes from it that Slurm gives every requeued job, and bind it.
@@ -119,6 +125,7 @@ class Hands:
             elif command.gpus:
                 change = _swapped(job, change, "slot", Gres("gpu", count=command.gpus))
             self._change(job, change, "started")
+        self._hurry(0.0)
         self._nudge()
 
     def resize(self, command: Resize) -> None:

@@ -27,6 +27,9 @@ _LOG = logging.getLogger(__name__)
 _REST_PER_POLL = 4
 """However often we are nudged, Slurm and our own interpreter have four fifths of the time free: a
 long queue takes long to read, and submissions wait for their answer meanwhile."""
+_HURRIED_S = 0.1
+_SHORT_S = 0.5
+"""What takes longer to read is read no more often for anybody's hurry."""
 
 
 class Poller:
@@ -49,6 +52,7 @@ class Poller:
         self._subscribers: list[Callable[[Snapshot, Changes], None]] = []
         self._wake = threading.Condition()
         self._nudged = False
+        self._hurried_until_s = -math.inf
         self._stopping = False
         self._thread: threading.Thread | None = None
 
@@ -64,6 +68,15 @@ class Poller:
         """Somebody knows that something changes: poll as soon as the pace allows."""
         with self._wake:
             self._nudged = True
+            self._wake.notify()
+
+    def hurry(self, seconds: float) -> None:
+        """Somebody waits for a change that comes in moments: so long Slurm has half of the time.
+
+        0: it has come.
+        """
+        with self._wake:
+            self._hurried_until_s = time.monotonic() + seconds
             self._wake.notify()
 
     def subscribe(self, told: Callable[[Snapshot, Changes], None]) -> Callable[[], None]:
@@ -132,7 +145,8 @@ class Poller:
             took_s = 0.0 if self._is_unreachable() else time.monotonic() - began_s
             last = Poll(outcome, took_s, waited_s, self._snapshot.failures)
             least_s = max(_REST_PER_POLL * took_s, self._pace.fastest_s)
-            waited_s = self._rest(max(next_delay_s(self._pace, last), least_s), least_s)
+            delay_s = max(next_delay_s(self._pace, last), least_s)
+            waited_s = self._rest(delay_s, least_s, took_s)
 
     def _is_unreachable(self) -> bool:
         return self._snapshot.error is not None and self._snapshot.error.unreachable
@@ -147,12 +161,21 @@ class Poller:
             self._snapshot = replace(self._snapshot, error=failure, failures=failures)
             return Outcome.AWAY
 
-    def _rest(self, delay_s: float, least_s: float) -> float:
+    def _rest(self, delay_s: float, least_s: float, took_s: float) -> float:
         """Wait for the delay; a nudge shortens it to `least_s`, and the next ones with it."""
+        hurried_s = min(max(took_s, _HURRIED_S), least_s) if took_s < _SHORT_S else least_s
         with self._wake:
-            self._wake.wait_for(lambda: self._stopping, timeout=least_s)
+            self._wake.wait_for(lambda: self._stopping, timeout=hurried_s)
+            self._wake.wait_for(
+                lambda: self._stopping or self._is_hurried(), timeout=least_s - hurried_s
+            )
             woken = self._wake.wait_for(
-                lambda: self._stopping or self._nudged, timeout=delay_s - least_s
+                lambda: self._stopping or self._nudged or self._is_hurried(),
+                timeout=delay_s - least_s,
             )
             self._nudged = False
         return least_s if woken else delay_s
+
+    def _is_hurried(self) -> bool:
+        """Never while Slurm is away: that is no change that comes in moments."""
+        return self._snapshot.error is None and time.monotonic() < self._hurried_until_s

@@ -352,8 +352,7 @@ def _keep_dynamo_out(boundaries: Boundaries) -> None:
     def complain(error: Exception) -> None:
         _process.notes.problem("torch.compile", f"{error}; compiled steps may warn about our hooks")
 
-    late, hooks = _process.block is not None, (boundaries.before_step, boundaries.after_step)
-    dynamo.keep_out(*hooks, on_error=complain, late=late)
+    dynamo.keep_out(*boundaries.both, on_error=complain, late=_process.block is not None)
 
 
 def _watch_loaders() -> LoaderWaits:

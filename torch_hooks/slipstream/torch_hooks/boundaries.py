@@ -71,6 +71,11 @@ class Boundaries:
         thread = self._threads.get(get_ident())
         return thread.steps if thread else None
 
+    @property
+    def both(self) -> tuple[Callable[..., None], Callable[..., None]]:
+        """What torch calls before and after each step."""
+        return self.before_step, self.after_step
+
     def before_step(self, _optimizer: object, _args: object, _kwargs: object) -> None:
         """Torch's hook before each step."""
         if self._step_begins():
