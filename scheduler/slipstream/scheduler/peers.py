@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 _CREDENTIALS: Final = struct.Struct("3i")
 BY_UID: Final = "uid"
 """The `client` of a request that came over a Unix socket is this word and the peer's uid."""
+BY_LINK: Final = "link"
+"""The same of one that came over the link; the API lets it change nothing, whoever it is."""
 
 
 def uid_of(peer: socket.socket) -> int:
