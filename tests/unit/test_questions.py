@@ -81,6 +81,7 @@ APP = Starlette(
         Route("/v1/hours", _hours),
         Route("/v1/estimate", _estimate),
         Route("/v1/mode", _changed, methods=["POST"]),
+        Route("/v1/mode", _hours, methods=["GET"]),
         Route("/v1/live", _changed),
     ]
 )
@@ -138,6 +139,15 @@ def test_an_estimate_is_asked_for_from_every_host(here: Hall, tmp_path: Path) ->
     assert done.exit_code == 0, done.output
     assert done.stderr == ""
     assert json.loads(done.stdout)["estimate"]["runs"] > 0
+
+
+@pytest.mark.usefixtures("elsewhere")
+def test_the_dashboard_is_where_the_scheduler_is(here: Hall) -> None:
+    """No stream goes over the link: how to get there is said, instead of an empty page."""
+    with open_hall(here):
+        done = CliRunner().invoke(main, ["dashboard"])
+    assert done.exit_code == 1
+    assert f"ssh -N -L 8080:/nonexistent/api.sock {here.where.host}" in done.output
 
 
 @pytest.mark.usefixtures("elsewhere")
