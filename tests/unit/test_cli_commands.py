@@ -151,6 +151,7 @@ def test_a_report_says_what_a_job_got_and_what_to_change(rig: Served) -> None:
     assert "1 GPU of its own" in owner
     waiting = next(one for one in rig.engine.machine.state.jobs.values() if one.phase == "waiting")
     assert re.search(r"in the queue  for \d+ min", said(rig, "report", waiting.key))
+    assert re.search(r"GPU use now   \d+ %", owner)
     told = json.loads(said(rig, "report", "1", "--json"))
     assert told["cost"]["idle_gpu_hours"] == pytest.approx(0.4 * told["cost"]["held_gpu_hours"])
     assert told["notes"][-1] == "guests made it 0.8 % slower (± 0.0); --no-slip-share"

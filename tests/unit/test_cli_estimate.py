@@ -127,7 +127,7 @@ def estimate(*words: str) -> str:
     """What the command prints."""
     done = CliRunner().invoke(main, ["estimate", *words], env={"COLUMNS": "160"})
     assert done.exit_code == 0, done.output
-    return done.output
+    return done.stdout
 
 
 @pytest.fixture

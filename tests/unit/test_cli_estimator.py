@@ -10,18 +10,23 @@ from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import click
 import pytest
 from click.testing import CliRunner
 
 from estimator_rig import FAMILY, history
+from scheduler_rig import Served, served
 from slipstream.cli import main
+from slipstream.cli.daemon_api import ask
 from slipstream.estimator.fitting import fit
 from slipstream.estimator.history import FILE, History
 from slipstream.estimator.model_file import write
-from slipstream.estimator.models import FOLDER
+from slipstream.estimator.models import FOLDER, Models
 from slipstream.estimator.trees import Recipe
+from slipstream.scheduler.asked_estimates import features_of
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 pytestmark = pytest.mark.unit
@@ -139,3 +144,61 @@ def test_runs_that_have_ended_are_listed(tmp_path: Path) -> None:
     shown = CliRunner().invoke(main, ["history", "list", "--state-dir", str(tmp_path), "-m", "1"])
     assert shown.exit_code == 0
     assert "│ 5_1 " in shown.output
+
+
+@pytest.fixture
+def rig(tmp_path: Path, learnt: Path) -> Iterator[Served]:
+    """A scheduler that has learnt, and trusts nobody."""
+    with served(tmp_path, trusted=frozenset()) as one:
+        one.engine.estimator.models = Models(learnt / FOLDER)
+        one.engine.estimator.models.refresh()
+        yield one
+
+
+def test_who_may_not_read_the_models_asks_the_scheduler(
+    rig: Served, learnt: Path, tmp_path: Path
+) -> None:
+    """The same answer as to who may; where nobody answers, the defaults, and why."""
+    script = tmp_path / "train.sh"
+    script.write_text(SCRIPT)
+    words = ("estimate", str(script), "--run-dir", str(rig.run_dir), "--json")
+    asked = json.loads(said(tmp_path / "closed", *words))["estimate"]
+    read = json.loads(said(learnt, *words))["estimate"]
+    assert asked["basis"] == read["basis"] == "family"
+    assert asked == read
+    assert "│ GPUs " in said(tmp_path / "closed", *words[:-1])
+    alone = CliRunner().invoke(
+        main, ["estimate", str(script), "--json", "--run-dir", str(tmp_path / "none")]
+    )
+    assert json.loads(alone.stdout)["estimate"]["basis"] == "default"
+    assert "the scheduler could not be asked" in alone.stderr
+
+
+def test_nobody_is_told_of_another_users_programs(rig: Served) -> None:
+    """Their family counts as unknown; to operators it is known."""
+    other, mine = f"{os.geteuid() + 1}/train.py", f"{os.geteuid()}/train.py"
+    told = json.dumps({"family": other, "numbers": {"ask.gpus": 1.0}, "words": {"arg.m": "x"}})
+    assert features_of(told, os.geteuid(), frozenset()).family == ""
+    assert features_of(told, None, frozenset()).family == ""
+    assert features_of(told, 7, frozenset({7})).family == other
+    assert features_of(told.replace(other, mine), os.geteuid(), frozenset()).family == mine
+    answer = ask(rig.run_dir, "/v1/estimate", features=told)["estimate"]
+    assert answer["basis"] != "family"
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        *("", "[]", "{", '{"family": 7}', '{"family": "a", "numbers": {"x": "y"}}'),
+        '{"family": "a", "numbers": {"x": 1e999}}',
+        json.dumps({"family": "a" * 301}),
+        json.dumps({"family": "a", "words": {str(at): "" for at in range(201)}}),
+        json.dumps({"family": "a", "words": {"b": "c" * 17_000}}),
+    ],
+    ids=lambda sent: sent[:20] or "nothing",
+)
+def test_what_are_no_features_are_refused(rig: Served, sent: str) -> None:
+    """With a sentence, and nothing is broken by it."""
+    with pytest.raises(click.ClickException, match="features were not understood"):
+        ask(rig.run_dir, "/v1/estimate", features=sent)
+    assert rig.engine.estimator.failures == 0

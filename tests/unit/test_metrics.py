@@ -154,6 +154,17 @@ def test_dashboards_ask_for_what_is_exported(tmp_path: Path, coordinator_text: s
             assert labels <= LABELS - {"job"}, panel["title"]
 
 
+def test_the_documents_name_what_is_exported(tmp_path: Path, coordinator_text: str) -> None:
+    """Whoever looks for a metric of a page finds it; variables of the Ansible role are none."""
+    exported = families(scheduler_text(tmp_path)).keys() | families(coordinator_text).keys()
+    role = (DEPLOY / "ansible/roles/slipstream/defaults/main.yml").read_text()
+    for page in [*(DEPLOY.parent / "docs").glob("*.md"), DEPLOY.parent / "README.md"]:
+        names = set(re.findall(r"\bslipstream_[a-z][a-z_]+\b", page.read_text())) - set(
+            re.findall(r"(?m)^(\w+):", role)
+        )
+        assert names <= exported, page.name
+
+
 def test_grafanas_own_types_know_every_word_of_the_dashboard() -> None:
     """Read and written again by Grafana's SDK, nothing is lost: no misspelt or retired key."""
     name = "grafana_foundation_sdk.models.dashboard"

@@ -8,6 +8,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -18,7 +19,9 @@ from starlette.routing import Route
 
 from link_rig import CLUSTER, Hall, hall, on_air, open_hall, until
 from slipstream.cli import main, remote
+from slipstream.core.estimate import Estimate
 from slipstream.scheduler import questions
+from slipstream.scheduler.peers import BY_LINK
 from slipstream.slurm_plugin.link import Party, Refusal
 
 if TYPE_CHECKING:
@@ -61,6 +64,12 @@ async def _hours(_request: Request) -> Response:
     return Response(b'{"x":"' + b"y" * 3_000_000 + b'"}')
 
 
+async def _estimate(request: Request) -> Response:
+    features = json.loads(request.query_params["features"])
+    found = {**asdict(Estimate(runs=len(features["words"]))), "text": "as it came"}
+    return JSONResponse({"v": 1, "estimate": found})
+
+
 async def _changed(_request: Request) -> Response:
     raise AssertionError("nothing is changed over the link")
 
@@ -70,7 +79,9 @@ APP = Starlette(
         Route("/v1/jobs", _jobs),
         Route("/v1/why/{job}", _why),
         Route("/v1/hours", _hours),
+        Route("/v1/estimate", _estimate),
         Route("/v1/mode", _changed, methods=["POST"]),
+        Route("/v1/mode", _hours, methods=["GET"]),
         Route("/v1/live", _changed),
     ]
 )
@@ -110,10 +121,33 @@ def test_the_command_is_the_same_everywhere(here: Hall) -> None:
         done = CliRunner().invoke(main, ["jobs", "--json"])
     assert done.exit_code == 0, done.output
     told = json.loads(done.output)
-    assert told["asked_by"] == [questions.BY_LINK, 0]
+    assert told["asked_by"] == [BY_LINK, 0]
     assert told["ended"] == "0"
     assert here.counters.refused_links.total() == 0
     assert here.counters.links == 0
+
+
+@pytest.mark.usefixtures("elsewhere")
+def test_an_estimate_is_asked_for_from_every_host(here: Hall, tmp_path: Path) -> None:
+    """With all that a script says, whatever characters it has."""
+    script = tmp_path / "train.sh"
+    words = " ".join(f"--opt-{at} 'ä&=+ {at}/x'" for at in range(30))
+    script.write_text(f"#!/bin/bash\n#SBATCH --gres=gpu:1\npython train.py {words}\n")
+    with open_hall(here):
+        away = ["--state-dir", str(tmp_path / "none")]
+        done = CliRunner().invoke(main, ["estimate", *away, str(script), "--json"])
+    assert done.exit_code == 0, done.output
+    assert done.stderr == ""
+    assert json.loads(done.stdout)["estimate"]["runs"] > 0
+
+
+@pytest.mark.usefixtures("elsewhere")
+def test_the_dashboard_is_where_the_scheduler_is(here: Hall) -> None:
+    """No stream goes over the link: how to get there is said, instead of an empty page."""
+    with open_hall(here):
+        done = CliRunner().invoke(main, ["dashboard"])
+    assert done.exit_code == 1
+    assert f"ssh -N -L 8080:/nonexistent/api.sock {here.where.host}" in done.output
 
 
 @pytest.mark.usefixtures("elsewhere")
@@ -121,8 +155,8 @@ def test_every_user_is_answered_as_itself(here: Hall) -> None:
     """The API knows who asks."""
     with open_hall(here):
         roots, users = asked_by(0, here), asked_by(NOBODY, here)
-    assert roots["asked_by"] == [questions.BY_LINK, 0]
-    assert users["asked_by"] == [questions.BY_LINK, NOBODY]
+    assert roots["asked_by"] == [BY_LINK, 0]
+    assert users["asked_by"] == [BY_LINK, NOBODY]
 
 
 def test_an_answer_of_any_size_and_an_error_come_as_they_are(here: Hall, realms: Hosts) -> None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from slipstream.cli import remote
 from slipstream.cli.daemon_api import ask, run_dir_option
 
 if TYPE_CHECKING:
@@ -37,6 +38,14 @@ def dashboard(run_dir: Path, port: int) -> None:
     always there sets api_port.
     """
     ask(run_dir, "/v1/mode")  # says so if there is no scheduler
+    sock = run_dir / "api.sock"
+    if not sock.exists():  # it was another host that answered
+        where = remote.scheduler()
+        host = where.host if where else "CONTROLLER"
+        raise click.ClickException(
+            f"the scheduler is on {host}, and so is its dashboard. From here: ssh -N -L "
+            f"8080:{sock} {host}, then http://localhost:8080/"
+        )
     with contextlib.suppress(KeyboardInterrupt):
         asyncio.run(_serve(run_dir / "api.sock", port))
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sqlite3
 from contextlib import closing
@@ -11,15 +12,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+import msgspec
 from rich.console import Console
 from rich.table import Table
 
-from slipstream.cli.daemon_api import json_option, show_json
+from slipstream.cli.daemon_api import ask, json_option, run_dir_option, show_json
 from slipstream.cli.history import state_dir_option
 from slipstream.cli.sbatch_lines import clues_of
 from slipstream.cli.table import coloured
 from slipstream.core.answers import estimated
-from slipstream.core.estimate import Basis, duration, memory
+from slipstream.core.estimate import Basis, Estimate, duration, memory
 from slipstream.estimator import Estimator, read
 from slipstream.estimator.history import FILE, History, HistoryError
 from slipstream.estimator.likeness import most_like, what_matters
@@ -29,7 +31,6 @@ from slipstream.estimator.runs import RunError
 from slipstream.slurm_plugin import SlurmParseError
 
 if TYPE_CHECKING:
-    from slipstream.core.estimate import Estimate
     from slipstream.estimator import Features
     from slipstream.estimator.likeness import Like
     from slipstream.estimator.model import Model
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
+@run_dir_option
 @json_option
 @state_dir_option
 @click.option(
@@ -45,11 +47,13 @@ if TYPE_CHECKING:
 @click.argument("script", type=click.Path(path_type=Path, exists=True, dir_okay=False))
 @click.argument("arguments", nargs=-1)
 def estimate(
-    script: Path, arguments: tuple[str, ...], state_dir: Path, *, as_json: bool, explain: bool
+    script: Path, arguments: tuple[str, ...], *, as_json: bool, explain: bool, **places: Path
 ) -> None:
     """Say what a job of SCRIPT would be thought to need, without submitting it.
 
-    What is asked of Slurm is read from its #SBATCH lines; ARGUMENTS are those of the script.
+    What is asked of Slurm is read from its #SBATCH lines; ARGUMENTS are those of the script. Who
+    may read the scheduler's files is answered from them; everybody else by the scheduler, which is
+    sent what was read from the script, as with a submission. --explain needs the files.
 
     \b
     Examples:
@@ -62,9 +66,7 @@ def estimate(
     except (OSError, SlurmParseError) as error:
         raise click.ClickException(f"{script}: {error}") from error
     features = read(clues)
-    estimator, runs = _learnt(state_dir, features)
-    found = estimator.estimate(features)
-    model = _model(estimator, found, features)
+    found, model, runs = _found(places["state_dir"], places["run_dir"], features)
     if as_json:
         told: dict[str, Any] = {"v": 1, "estimate": {**asdict(found), "text": estimated(found)}}
         if explain:
@@ -83,6 +85,23 @@ def estimate(
         console.print(_matters(model, features))
     if explain:
         console.print(_features(features))
+
+
+def _found(
+    state_dir: Path, run_dir: Path, features: Features
+) -> tuple[Estimate, Model | None, list[Run]]:
+    """The estimate; with what it rests on, where that may be read."""
+    if not os.access(state_dir / FOLDER, os.R_OK | os.X_OK):
+        try:
+            sent = json.dumps(asdict(features), separators=(",", ":"))
+            told = ask(run_dir, "/v1/estimate", features=sent)["estimate"]
+            return msgspec.convert({**told}, Estimate), None, []
+        except (click.ClickException, KeyError, msgspec.ValidationError) as error:
+            why = getattr(error, "message", None) or str(error)
+            click.echo(f"the scheduler could not be asked: {why}", err=True)
+    estimator, runs = _learnt(state_dir, features)
+    found = estimator.estimate(features)
+    return found, _model(estimator, found, features), runs
 
 
 def _learnt(state_dir: Path, features: Features) -> tuple[Estimator, list[Run]]:

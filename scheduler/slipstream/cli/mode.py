@@ -72,8 +72,8 @@ def mode(
     click.echo(_sentence(answer) + _by_whom(answer, disable_file))
     if mode and answer["was"] != mode:
         click.echo(
-            f"until the scheduler's next start; SLIPSTREAM_SCHEDULER_MODE={mode} in "
-            f"/etc/default/slipstream makes it stay\nback again: slipstream mode {answer['was']}"
+            "it stays so over restarts, until another mode is configured\n"
+            f"back again: slipstream mode {answer['was']}"
         )
 
 

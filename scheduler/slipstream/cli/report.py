@@ -21,7 +21,6 @@ _LITTLE_PCT: Final = 40
 _MUCH: Final = 0.2
 _MIB_IN_GIB: Final = 1024
 _HOUR_S: Final = 3600.0
-_NOTHING: Final[dict[str, Any]] = {"held_gpu_hours": None, "idle_gpu_hours": None, "owners": []}
 
 
 @click.command()
@@ -52,8 +51,10 @@ def report(run_dir: Path, job: str | None, *, as_json: bool, cluster: bool) -> N
         answer = ask(run_dir, f"/v1/why/{path}")
         answer["curve"] = ask(run_dir, f"/v1/curve/{path}")["points"]
         answer["notes"] = notes(answer["why"])
-        answer["cost"] = cost(answer["why"], _owners(run_dir, answer["why"]), time.time())
-        lines = job_lines(answer["why"], answer["notes"], answer["cost"])
+        gpus = _gpus(run_dir)
+        answer["gpu_use_now_pct"] = _use_now(answer["why"], gpus)
+        answer["cost"] = cost(answer["why"], _owners(run_dir, answer["why"], gpus), time.time())
+        lines = job_lines(answer)
     if as_json:
         show_json(answer)
         return
@@ -61,19 +62,27 @@ def report(run_dir: Path, job: str | None, *, as_json: bool, cluster: bool) -> N
         click.echo(printable(line))
 
 
-def _owners(run_dir: Path, why: dict[str, Any]) -> list[dict[str, Any]]:
-    """Who owns the GPUs that a guest sits on, each as `why` tells of it."""
-    if why["role"] != "guest" or not why["nodes"]:
-        return []
-    with contextlib.suppress(click.ClickException):  # not everybody may see others' jobs
-        found = {
-            gpu["owner_job"]: None
-            for node in ask(run_dir, "/v1/gpus")["nodes"]
-            for gpu in node["devices"]
-            if gpu["owner_job"] and why["job"] in gpu["guest_jobs"]
-        }
-        return [_told_of(run_dir, job) for job in found]
+def _gpus(run_dir: Path) -> list[dict[str, Any]]:
+    """All that are reported; none for those who may not see others' jobs."""
+    with contextlib.suppress(click.ClickException):
+        return [gpu for node in ask(run_dir, "/v1/gpus")["nodes"] for gpu in node["devices"]]
     return []
+
+
+def _use_now(why: dict[str, Any], gpus: list[dict[str, Any]]) -> float | None:
+    """Of the GPUs that it owns; also of a job without hooks."""
+    own = [gpu["use_pct"] for gpu in gpus if why["job"] and gpu["owner_job"] == why["job"]]
+    return sum(own) / len(own) if own else None
+
+
+def _owners(run_dir: Path, why: dict[str, Any], gpus: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Who owns the GPUs that a guest sits on, each as `why` tells of it."""
+    found = {
+        gpu["owner_job"]: None
+        for gpu in gpus
+        if gpu["owner_job"] and why["job"] in gpu["guest_jobs"]
+    }
+    return [_told_of(run_dir, job) for job in found]
 
 
 def _told_of(run_dir: Path, job: str) -> dict[str, Any]:
@@ -115,10 +124,9 @@ def _cost_lines(told: dict[str, Any]) -> list[str]:
     return lines
 
 
-def job_lines(
-    why: dict[str, Any], told: list[str], costs: dict[str, Any] | None = None
-) -> list[str]:
+def job_lines(answer: dict[str, Any]) -> list[str]:
     """For people."""
+    why, told = answer["why"], answer["notes"]
     training = why["training"] or {}
     seats = (
         _count(why["gpus"], "GPU") + " of its own"
@@ -128,13 +136,14 @@ def job_lines(
     rows = [
         ("class", f"{why['class'] or 'no flag'} {why['role'] or ''}".strip()),
         ("where", f"{', '.join(why['nodes'])}: {seats}" if why["nodes"] else "nowhere yet"),
-        ("mini-batches", _pace(training)),
+        ("mini-batches", _pace(training) if why["training"] or not why["nodes"] else "not seen"),
         ("GPU use", _pct(training.get("gpu_use_pct"))),
+        ("GPU use now", _pct(answer["gpu_use_now_pct"])),
         ("GPU memory", _memory(training)),
         ("share", _share(training)),
         ("waited", f"{training.get('waited_s') or 0:.0f} s for others" if why["nodes"] else ""),
         ("in the queue", _queued(why, time.time())),
-        *(("costs others", line) for line in _cost_lines(costs or _NOTHING)),
+        *(("costs others", line) for line in _cost_lines(answer["cost"])),
         ("estimate", why["estimate"]["text"] if why["estimate"] else "none"),
     ]
     head = f"job {why['job'] or 'not numbered yet'} ({why['name'] or 'no name'}): {why['phase']}"

@@ -234,6 +234,9 @@ def fault(name: str, home: Path, node: str, gpu: int, what: str | None, xid: int
     else:
         raise SandboxError("say what: --lost, --healed or --xid NUMBER")
     click.echo(f"GPU {gpu} of {node}: " + (what or f"XID {xid}"))
+    if what == "lost":
+        flag = "" if name == "sandbox" else f" --name {name}"
+        click.echo(f"back again: slipstream sandbox fault{flag} {node} {gpu} --healed")
 
 
 def _select_wrapper() -> str:

@@ -23,11 +23,11 @@ from starlette.routing import Route
 from slipstream.core.classes import Mode
 from slipstream.core.events import ParkAsked
 from slipstream.core.reasons import SENTENCE, Reason
-from slipstream.scheduler import metrics, views
+from slipstream.scheduler import asked_estimates, metrics, views
 from slipstream.scheduler.job_rows import JobList, encoded
 from slipstream.scheduler.messages import MessageError, read_report
 from slipstream.scheduler.own_names import OwnNames
-from slipstream.scheduler.peers import BY_UID
+from slipstream.scheduler.peers import BY_LINK, BY_UID
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -86,6 +86,7 @@ class Api:
                 Route("/v1/gpus", self.gpus),
                 Route("/v1/why/{job}", self.why),
                 Route("/v1/checkpoints", self.checkpoints),
+                Route("/v1/estimate", self.estimate),
                 Route("/v1/mode", self.mode, methods=["GET"]),
                 Route("/v1/mode", self.set_mode, methods=["POST"]),
                 Route("/v1/move", self.move, methods=["POST"]),
@@ -129,6 +130,22 @@ class Api:
     async def checkpoints(self, _request: Request) -> Response:
         """Every durable copy, and until when it is kept."""
         return self._answer(checkpoints=self.copies())
+
+    async def estimate(self, request: Request) -> Response:
+        """`?features=` as a submission has them: what such a job is thought to need."""
+        client = request.client
+        known = client is not None and client.host in (BY_UID, BY_LINK)
+        uid = client.port if client and known else None
+        text = request.query_params.get("features", "")
+        try:
+            features = asked_estimates.features_of(text, uid, self.trusted)
+            return self._answer(estimate=asked_estimates.answer(self.engine.estimator, features))
+        except asked_estimates.NotUnderstoodError as error:
+            return _error(400, f"features were not understood: {error}")
+        except Exception:  # noqa: BLE001 (what is sent must not cost others their answers)
+            _LOG.exception("an estimate failed over %.300r", text)
+            self.engine.estimator.failures += 1
+            return _error(500, "the estimate failed; the scheduler's log has why")
 
     async def mode(self, _request: Request) -> Response:
         """What is carried out."""

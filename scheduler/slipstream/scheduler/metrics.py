@@ -57,6 +57,11 @@ class _Now(Collector):
         if self._feed is not None:
             yield _gauge("dashboard_browsers", "Browsers that look on.", len(self._feed))
             yield _counter("dashboard_resyncs", "Browsers too slow to follow.", self._feed.resyncs)
+            would = self._feed.would
+            yield _gauge("line_jobs", "Jobs in line for GPUs, with a flag or not.", would.waiting)
+            yield _gauge("line_seatable_jobs", "Of them, if guests: with a seat.", would.seated)
+            lack = "Of them, if guests: with a seat but for a CPU."
+            yield _gauge("line_without_cpu_jobs", lack, would.without_cpu)
         yield _counter("submissions", "Submissions announced to us.", counters.submissions)
         yield _counter("bad_submissions", "Of them not understood.", counters.bad_submissions)
         yield _counter("bad_reports", "Node reports not understood.", counters.bad_reports)

@@ -21,6 +21,8 @@ MOST_OF_A_USER: Final = 256
 """Connections of a user to the API, or of all at a port: who is silent may stay for ever."""
 BY_UID: Final = "uid"
 """The `client` of a request that came over a Unix socket is this word and the peer's uid."""
+BY_LINK: Final = "link"
+"""The same of one that came over the link; the API lets it change nothing, whoever it is."""
 
 
 def uid_of(peer: socket.socket) -> int:

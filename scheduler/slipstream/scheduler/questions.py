@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote
 
+from slipstream.scheduler.peers import BY_LINK
 from slipstream.slurm_plugin.link import LinkError, Refusal
 
 if TYPE_CHECKING:
@@ -29,10 +30,9 @@ MOST_OF_A_USER: Final = 8
 ASKED_WITHIN_S: Final = 10.0
 ANSWERED_WITHIN_S: Final = 60.0
 PART_BYTES: Final = 512 * 1024
-BY_LINK: Final = "link"
-"""The `client` of such a request; the API lets it change nothing, whoever it is."""
 _ANSWERED: Final = re.compile(
     r"/v1/(?:jobs|gpus|mode|hours|checkpoints|(?:why|curve)/[^/?]{1,300})(?:\?[\w=&%.+-]{0,300})?"
+    r"|/v1/estimate\?features=[\w%.+*-]{1,60000}"
 )
 
 

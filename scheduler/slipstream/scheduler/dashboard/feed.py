@@ -18,7 +18,7 @@ from slipstream.core.reasons import SENTENCE
 from slipstream.scheduler import views
 from slipstream.scheduler.dashboard.past import TOTALS
 from slipstream.scheduler.dashboard.rows import DEVICE_COLUMNS, JOB_COLUMNS, NODE_COLUMNS
-from slipstream.scheduler.dashboard.shadow import Scene
+from slipstream.scheduler.dashboard.shadow import Sample, Scene
 from slipstream.scheduler.dashboard.table import Table
 from slipstream.scheduler.job_rows import ENCODER
 
@@ -82,6 +82,8 @@ class Feed:
         meta: Callable[[], dict[str, Any]],
         clock: Callable[[], float] = time.time,
     ) -> None:
+        self.would = Sample()
+        """What was last found of jobs in line for GPUs, had they been guests."""
         self.resyncs = 0
         """How often a browser was too slow and had to be told everything again."""
         self._engine = engine
@@ -143,7 +145,7 @@ class Feed:
         if self._past.is_due(at_s):
             # In a thread: a submission must not wait for a look at ten thousand jobs.
             scene = Scene.of(self._engine.machine.state, at_s)
-            would = await asyncio.to_thread(self._past.shadow.look, scene)
+            would = self.would = await asyncio.to_thread(self._past.shadow.look, scene)
         state = self._engine.machine.state
         total = self._past.sample(state, at_s, would)
         if not self._clients:
