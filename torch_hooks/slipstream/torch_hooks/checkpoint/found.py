@@ -7,6 +7,7 @@ that learns what none of its parts has is refused.
 
 from __future__ import annotations
 
+import functools
 import itertools
 from typing import TYPE_CHECKING, Any
 
@@ -19,20 +20,27 @@ from slipstream.torch_hooks.watching import alive
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-_Scaler = getattr(torch.amp, "GradScaler", torch.cuda.amp.GradScaler)  # where it was before 2.3
-_KINDS: tuple[tuple[type[Any], str], ...] = (
-    (torch.nn.Module, "model"),
-    (torch.optim.Optimizer, "optimizer"),
-    (torch.optim.lr_scheduler.LRScheduler, "scheduler"),
-    (_Scaler, "scaler"),
-)
+
+@functools.cache
+def _kinds() -> tuple[tuple[type[Any], str], ...]:
+    return (
+        (torch.nn.Module, "model"),
+        (torch.optim.Optimizer, "optimizer"),
+        (torch.optim.lr_scheduler.LRScheduler, "scheduler"),
+        (_scaler(), "scaler"),
+    )
+
+
+def _scaler() -> type[Any]:
+    there: type[Any] = getattr(torch.amp, "GradScaler", torch.cuda.amp.GradScaler)
+    return there  # the second: where it was before 2.3
 
 
 def named(parts: Sequence[object], names: Mapping[str, Any]) -> dict[str, Any]:
     """All with names: those without have that of their kind, by their order ("model 2")."""
     called = dict(names)
     for part in parts:
-        kind = next((name for one, name in _KINDS if isinstance(part, one)), type(part).__name__)
+        kind = next((name for one, name in _kinds() if isinstance(part, one)), type(part).__name__)
         numbers = (f"{kind} {number}" for number in itertools.count(2))
         free = (name for name in itertools.chain((kind,), numbers) if name not in called)
         called[next(free)] = part
@@ -59,7 +67,7 @@ def complete(given: Mapping[str, Any]) -> dict[str, Any]:
         for scheduler in schedulers:
             if scheduler.optimizer is optimizer and id(scheduler) not in inner:
                 _add(parts, scheduler, f" of {name}")
-    for scaler in alive(_Scaler):
+    for scaler in alive(_scaler()):
         _add(parts, scaler, "")
     _check(parts, optimizers)
     return parts
@@ -72,7 +80,7 @@ def check_learned(parts: Mapping[str, Any]) -> None:
     """
     if not parts:
         raise CheckpointError("nothing is named in session(…): name the model, at least")
-    kinds = tuple(kind for kind, _ in _KINDS)
+    kinds = tuple(kind for kind, _ in _kinds())
     if not all(isinstance(part, kinds) for part in parts.values()):
         return
     optimizers = {
