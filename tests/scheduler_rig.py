@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any
 from core_world import RULES, machine
 from slipstream.scheduler import peers
 from slipstream.scheduler.api import Api
-from slipstream.scheduler.daemon import web_server
 from slipstream.scheduler.dashboard.site import Dashboard
 from slipstream.scheduler.engine import Engine
 from slipstream.scheduler.event_socket import EventSocket
 from slipstream.scheduler.messages import Discarded, FilesMapped, TurnsCalled
 from slipstream.scheduler.orders import Orders
 from slipstream.scheduler.submit_socket import SubmitSocket
+from slipstream.scheduler.web import web_server
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterator

@@ -13,14 +13,11 @@ import logging
 import math
 import os
 import signal
-import socket
 import sqlite3
 import sys
 import time
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Final
-
-import uvicorn
 
 from slipstream.core import parking
 from slipstream.core.events import (
@@ -55,6 +52,7 @@ from slipstream.scheduler.questions import Questions
 from slipstream.scheduler.sink import SinkError
 from slipstream.scheduler.submit_socket import SubmitSocket
 from slipstream.scheduler.watcher import Watcher
+from slipstream.scheduler.web import loopback, web_server
 from slipstream.slurm_plugin import CliSlurm, Poller, link, site
 from slipstream.slurm_plugin.link import address
 from slipstream.slurm_plugin.munge import Munge, MungeError
@@ -64,8 +62,6 @@ from slipstream.wire.supervisor import Supervisor
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
-
-    from starlette.applications import Starlette
 
     from slipstream.core.events import Event
     from slipstream.core.rules import Rules
@@ -227,7 +223,7 @@ class Daemon:
         ).application()
         listeners = [peers.listen(run_dir / "api.sock", _EVERYBODY)]
         if self._settings.api_port:
-            listeners.append(_loopback(self._settings.api_port))
+            listeners.append(loopback(self._settings.api_port))
         web = [(web_server(app), listener) for listener in listeners]
         tasks = [asyncio.create_task(one.serve([listener])) for one, listener in web]
         ticks = [self._tick(), self._dashboard.feed.run()]
@@ -371,31 +367,3 @@ def _seats(report: NodeReported) -> tuple[object, ...]:
         tuple((gpu.uuid, gpu.owner_job, gpu.guest_jobs) for gpu in report.gpus),
         tuple((job.ref, job.phase == _ENDED) for job in report.jobs),
     )
-
-
-def web_server(app: Starlette) -> uvicorn.Server:
-    """HTTP for one listening socket, told to whom it speaks."""
-    config = uvicorn.Config(
-        app,
-        http=peers.PeerProtocol,
-        ws="none",
-        lifespan="off",
-        access_log=False,
-        log_config=None,
-        timeout_graceful_shutdown=1,
-    )
-    return _Server(config)
-
-
-class _Server(uvicorn.Server):
-    """Leaves signals to the daemon, which has several of these."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
-
-
-def _loopback(port: int) -> socket.socket:
-    listener = socket.create_server(("127.0.0.1", port))
-    listener.setblocking(False)
-    return listener
