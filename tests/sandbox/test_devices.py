@@ -78,6 +78,7 @@ def lines(box: Sandbox, folder: Path, *words: str, script: str) -> list[list[str
     text = "#!/bin/sh\n" + script.replace("LOOK", look_at)
     (folder / "job.sh").write_text(text)
     out = folder / "out"
+    out.unlink(missing_ok=True)  # Slurm appends
     job = ("sbatch", "--wait", f"--output={out}", *words, str(folder / "job.sh"))
     done = box.run(*job, check=False)
     assert done.returncode == 0, (done.stderr, out.read_text())
