@@ -83,6 +83,12 @@ def node(name: str, gpus_used: int = 0) -> Node:
     )
 
 
+def left(one: Job, ago_s: int) -> Job:
+    """The same, requeued a while ago: to Slurm that is a new submission."""
+    at_s = int(NOW.now_s) - ago_s
+    return replace(one, restarts=1, times=replace(one.times, submitted_at_s=at_s))
+
+
 ALL_FREE = (node("n1"), node("n2"), node("n3"))
 N3_TAKEN = (node("n1"), node("n2"), node("n3", gpus_used=1))
 HOLD = Hold(int(NOW.now_s) + LEASE_S)
@@ -126,6 +132,21 @@ HOLD = Hold(int(NOW.now_s) + LEASE_S)
         ("expired while bound", advice("n3", lease_s=0), bound(1, "n3"), N3_TAKEN, LetGo()),
         ("expired and never touched", advice("n3", lease_s=0), job(), N3_TAKEN, None),
         ("nothing said", None, held(), N3_TAKEN, LetGo()),
+        (
+            "just moved: not where it was before that is safe",
+            None,
+            left(bound(1, "n3"), 10),
+            N3_TAKEN,
+            LetGo(int(NOW.now_s) + 170),
+        ),
+        ("moved a while ago", None, left(bound(1, "n3"), 180), N3_TAKEN, LetGo()),
+        (
+            "just moved, and its new node is lost",
+            advice("n3"),
+            left(bound(1, "n3"), 10),
+            N3_TAKEN,
+            Hold(int(NOW.now_s) + 170),
+        ),
         (
             "a preference with room",
             advice("n3", binding=Binding.PREFER),
@@ -188,6 +209,8 @@ def test_what_a_step_changes_is_marked_as_ours() -> None:
     bind = update_for(replace(one, admin_comment=comment.format(" hold=1234")), Bind(("n1", "n2")))
     assert (bind.start_at_s, bind.required_nodes) == ("now", ("n1", "n2"))
     assert bind.admin_comment == comment.format(" bound=1")
+    later = update_for(replace(one, admin_comment=comment.format(" bound=1")), LetGo(IN_A_WHILE_S))
+    assert later.start_at_s == IN_A_WHILE_S
     free = update_for(replace(one, admin_comment=comment.format(" bound=1")), LetGo())
     assert (free.start_at_s, free.required_nodes) == ("now", ())
     assert free.admin_comment == comment.format("")

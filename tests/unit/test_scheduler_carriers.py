@@ -83,6 +83,7 @@ class World:
     error: SlurmError | None = None
     refuses: SlurmError | None = None
     used: bool = True
+    moving: tuple[str, ...] = ()
     nudges: int = 0
     changes: list[JobUpdate] = field(default_factory=list)
     told: list[Callable[[Snapshot, Changes], None]] = field(default_factory=list)
@@ -102,7 +103,7 @@ class World:
         self.changes.append(change)
 
     def sink(self) -> HoldSink:
-        return HoldSink(self, self, 60.0, lambda: self.used)  # type: ignore[arg-type]
+        return HoldSink(self, self, 60.0, lambda: self.used, lambda: self.moving)  # type: ignore[arg-type]
 
 
 def test_a_job_is_held_then_bound_and_each_thing_once() -> None:
@@ -158,6 +159,20 @@ def test_what_was_done_is_taken_back(how: str) -> None:
     sink.tick()
     (change,) = world.changes
     assert (change.start_at_s, change.admin_comment) == ("now", MARKER)
+
+
+@pytest.mark.parametrize("used", [True, False])
+def test_a_job_that_moves_is_left_to_its_move(used: bool) -> None:  # noqa: FBT001 (a parameter)
+    """Its new nodes may be away for a moment, so that nothing is advised; then it is let go."""
+    bound = replace(JOB, admin_comment=MARKER.replace("]", " bound=1]"), required_nodes=("n1",))
+    world = World(jobs=(bound,), used=used, moving=(str(JOB.ref),))
+    sink = world.sink()
+    sink.tick()
+    assert world.changes == []
+    world.moving, world.looked_at_s = (), time.time()
+    sink.tick()
+    (change,) = world.changes
+    assert change.required_nodes == ()
 
 
 def test_nothing_is_done_while_slurm_is_away() -> None:

@@ -142,7 +142,7 @@ class Daemon:
         sign = WrapperSign(board, peers.uid_named(settings.slurm_user))
         self._held_at = (-math.inf, False)
         self._choice = Choice(settings.carrier, sign.is_given)
-        self._hold = HoldSink(acting, self._poller, settings.lease_s, self._holds)
+        self._hold = HoldSink(acting, self._poller, settings.lease_s, self._holds, self._moving)
         sinks: list[AdviceSink] = [self._hold]
         if settings.carrier is Carrier.HOLD:
             board.unlink(missing_ok=True)  # a wrapper must not follow what nobody says any more
@@ -271,6 +271,9 @@ class Daemon:
                 self._engine.counters.machine_errors += 1
             if self._engine.expecting(self._poller.began_s()):
                 self._poller.nudge()
+
+    def _moving(self) -> list[str]:
+        return list(self._engine.machine.state.moves)  # at once: soft hold has its own thread
 
     def _holds(self) -> bool:
         """Whether jobs are kept to their advice by soft hold; looked at once for a burst."""

@@ -21,11 +21,11 @@ from slipstream.core.classes import Strength
 from slipstream.scheduler.board_sink import for_slurm
 from slipstream.scheduler.sink import SinkError
 from slipstream.slurm_plugin import SlurmError
-from slipstream.slurm_plugin.advice import AdviceError, boot_s
+from slipstream.slurm_plugin.advice import AdviceError, boot_s, token_of
 from slipstream.slurm_plugin.soft_hold import Moment, SoftHold
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
     from slipstream.core.advice import Advice
     from slipstream.slurm_plugin import Poller, Slurm, Snapshot
@@ -44,11 +44,18 @@ class HoldSink:
         poller: what is seen of them; asked to look again after each change.
         lease_s: how long a job is held without being looked at again.
         in_use: whether to act; called before each tick.
+        moving: the keys of jobs that are moved. Who moves them has bound them, and lets them go.
     """
 
     def __init__(
-        self, slurm: Slurm, poller: Poller, lease_s: float, in_use: Callable[[], bool]
+        self,
+        slurm: Slurm,
+        poller: Poller,
+        lease_s: float,
+        in_use: Callable[[], bool],
+        moving: Callable[[], Collection[str]] = tuple,
     ) -> None:
+        self._moving = moving
         self._hold = SoftHold(slurm, max(1, int(lease_s)))
         self._poller = poller
         self._in_use = in_use
@@ -111,7 +118,13 @@ class HoldSink:
             if snapshot.at_s <= self._acted_at_s:
                 return  # somebody else has changed jobs meanwhile, and their markers
             moment = Moment(time.time(), boot_s())
-            if self._hold.tick(said, snapshot.jobs, snapshot.nodes, moment):
+            known, moving = {one.token for one in said}, frozenset(self._moving())
+            jobs = [
+                job
+                for job in snapshot.jobs
+                if str(job.ref) not in moving or token_of(job.admin_comment) in known
+            ]
+            if self._hold.tick(said, jobs, snapshot.nodes, moment):
                 self._acted_at_s = time.time()
                 self._poller.nudge()
         self._let_go = None if self._acting else snapshot

@@ -18,6 +18,7 @@ import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
+from slipstream.core.moves import CRED_EXPIRE_S
 from slipstream.slurm_plugin.advice import Advice, Binding, token_of
 from slipstream.slurm_plugin.errors import Kind, SlurmError
 from slipstream.slurm_plugin.node_room import Room, need_of, room_of
@@ -59,7 +60,9 @@ class Bind:
 
 @dataclass(frozen=True, slots=True)
 class LetGo:
-    """It may start now, anywhere."""
+    """It may start anywhere: now, or at that date."""
+
+    start_at_s: int = 0
 
 
 Step = Hold | Bind | LetGo
@@ -160,9 +163,11 @@ def update_for(job: Job, step: Step) -> JobUpdate:
         case Bind(nodes):
             comment = _with_words(job.admin_comment, {"bound": "1"})
             return JobUpdate(start_at_s="now", required_nodes=nodes, admin_comment=comment)
-        case LetGo():
+        case LetGo(start_at_s):
             comment = _with_words(job.admin_comment, {})
-            return JobUpdate(start_at_s="now", required_nodes=bound, admin_comment=comment)
+            return JobUpdate(
+                start_at_s=start_at_s or "now", required_nodes=bound, admin_comment=comment
+            )
 
 
 def _next_step(
@@ -170,12 +175,12 @@ def _next_step(
 ) -> Step | None:
     ours = _is_bound(job) or _is_held_by_us(job)
     if advice is None:
-        return LetGo() if ours else None
+        return _let_go(job, moment) if ours else None
     if advice.nodes and _has_nodes_of_its_own(job):
-        return LetGo() if ours else None
+        return _let_go(job, moment) if ours else None
     chosen = _with_room(job, advice, rooms)
     if not chosen and advice.binding is Binding.PREFER:
-        return LetGo() if ours else None
+        return _let_go(job, moment) if ours else None
     held_for_s = 0.0
     if _is_held_by_us(job):
         held_for_s = (job.times.eligible_at_s or 0) - moment.now_s
@@ -186,7 +191,21 @@ def _next_step(
     if held_for_s > max(lease_s / 2, _SAFE_S):
         return None
     until_s = min(moment.date_of(advice.until_boot_s), moment.now_s + lease_s)
-    return Hold(int(until_s))
+    return Hold(max(int(until_s), _safe_at_s(job)))
+
+
+def _let_go(job: Job, moment: Moment) -> LetGo:
+    safe_at_s = _safe_at_s(job)
+    return LetGo(safe_at_s) if safe_at_s > moment.now_s else LetGo()
+
+
+def _safe_at_s(job: Job) -> int:
+    """From when a job may start anywhere, also on the node that it left; 0 if it left none.
+
+    Slurm lets a requeued job wait, and on that node it would be lost before. For one that moves the
+    wait is cut short, for its new nodes alone.
+    """
+    return job.times.submitted_at_s + int(CRED_EXPIRE_S) if job.restarts else 0
 
 
 def _with_room(job: Job, advice: Advice, rooms: Mapping[str, Room]) -> tuple[str, ...]:
