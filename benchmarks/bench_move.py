@@ -11,7 +11,7 @@ which is compared with the same training undisturbed. The last line printed is o
   job by Slurm's own means, from requeue to the start of its script elsewhere) + `import_torch_s` +
   `transfer_s` (as many bytes written and synced to the shared filesystem), all of the same run.
 * `launch_s`: from the training's process to its first mini-batch when it is started for the first
-  time: more than the import of torch, and no move can have it for less.
+  time, with the hooks: no move can have it for less.
 * `pause_s`: between the last mini-batch before and the first one after.
 * `parts_s`: where the time goes, medians.
 * `bit_exact`: every training ended with the bits it would have had; `lost`: mini-batches, or whole

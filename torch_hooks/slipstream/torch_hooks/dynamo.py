@@ -47,9 +47,13 @@ def keep_out(
             told()
 
         if late and late_dynamo.may_wait(os.environ):
-            late_dynamo.put_off(now)
-        else:
-            now()
+            try:
+                late_dynamo.put_off(now)
+            except TypeError as error:  # a module of another kind than Python's own
+                on_error(error)
+            else:
+                return
+        now()
 
     if "torch._dynamo" in sys.modules:
         told()

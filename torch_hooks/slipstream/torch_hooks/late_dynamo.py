@@ -51,9 +51,10 @@ def put_off(import_dynamo: Callable[[], None]) -> None:
     """In place of the import: let `torch._dynamo` be one that is imported when it is used."""
     module = sys.modules[_DYNAMO]
     late = _Late(module, import_dynamo)
-    sys.meta_path.insert(0, late)
-    object.__setattr__(module, "__class__", _Absent)
     vars(module)[_LATE] = late
+    object.__setattr__(module, "__class__", _Absent)
+    late.stand_in()
+    sys.meta_path.insert(0, late)
 
 
 class _Late:
@@ -66,10 +67,13 @@ class _Late:
         self._loaded = False
         self._given: dict[int, tuple[Function, Function]] = {}
         """By the function: what was given in its place."""
-        names = vars(module)
+        self._hidden: dict[str, Any] = {}
+
+    def stand_in(self) -> None:
+        """For what the optimizers ask of it."""
+        names = vars(self._module)
         self._hidden = {name: names.pop(name) for name in _HIDDEN if name in names}
-        self._standing_in = {"graph_break": _graph_break, "disable": self._disable}
-        names.update(self._standing_in)
+        names.update({"graph_break": _graph_break, "disable": self._disable})
 
     def load(self) -> None:
         """Import it after all, once; who comes meanwhile waits, as for any import."""
@@ -97,8 +101,8 @@ class _Late:
     def _stand_aside(self) -> None:
         names = vars(self._module)  # what stands in stays: the real one is put into its place
         names.update(self._hidden)
-        names.pop(_LATE, None)
         object.__setattr__(self._module, "__class__", ModuleType)
+        names.pop(_LATE, None)
         for function, plain in self._given.values():
             if getattr(function, _CACHE, None) is plain:
                 delattr(function, _CACHE)  # it asks again, and is given a real one
