@@ -280,33 +280,6 @@ def test_a_refused_requeue_leaves_it_running(one: Machine) -> None:
     assert "stays: Slurm does not requeue it" in story(one)
 
 
-@pytest.mark.parametrize(
-    ("refusal", "moving"),
-    [
-        (CommandRefused(111.0, token(1), "no", job="6"), {"5_1"}),
-        (CommandRefused(111.0, token(1), "no", job="5_2"), {"5_1"}),
-        (CommandRefused(111.0, token(1), "the board is full", task=2), {"5_1"}),
-        (CommandRefused(111.0, token(1), "an older scheduler's word"), set()),
-    ],
-)
-def test_a_refusal_of_one_task_leaves_the_moves_of_the_others(
-    refusal: CommandRefused, moving: set[str]
-) -> None:
-    """Tasks of an array share their token."""
-    cluster = machine(node("n1", used=2), node("n2"))
-    tasks = [
-        replace(sight(f"5_{task}", request(1), Standing.RUNNING), number=4 + task, nodes=("n1",))
-        for task in (1, 2)
-    ]
-    cluster.handle(looked(1.0, *tasks))
-    told = [Training(ref=ref, phase="training", minibatch=4, restorable=True) for ref in "56"]
-    cluster.handle(NodeReported(at_s=2.0, node="n1", jobs=tuple(told)))
-    for task in tasks:
-        assert cluster.handle(replace(asked(), key=task.ref))
-    cluster.handle(refusal)
-    assert set(cluster.state.moves) == moving
-
-
 def test_a_job_that_slurm_put_elsewhere_is_not_waited_for(one: Machine) -> None:
     """The advice had expired, or an admin was faster."""
     one.handle(asked("n2"))
