@@ -179,7 +179,8 @@ class Reflexes:
         for job_id in self._jobs:
             told = report(at_s, job_id, pages.get(job_id, ()), gpus)
             before = self._reported.get(job_id)
-            if before is None or replace(before, at_s=at_s) != told:
+            # Who is to make room before it has come near the GPU has done so by saying this again.
+            if before is None or told.is_starting or replace(before, at_s=at_s) != told:
                 self._reported[job_id] = told
                 self._tell(told)
             self._calm(at_s, job_id, pages.get(job_id, ()))
