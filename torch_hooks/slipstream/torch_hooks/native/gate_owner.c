@@ -120,8 +120,9 @@ static void refer(uint64_t now_ns) {
 }
 
 /* The owner has gone on while an operator of ours ran. What we used since then it lost: until then
- * we were alone, so all that was used beyond that time came after it. What the share allowed is paid
- * for out of the bucket: charged to this budget, too, a share would take the waits away for good. */
+ * we were alone, so all that was used beyond that time came after it. What the share allowed is
+ * paid for out of the bucket: charged to this budget, too, a share would take the waits away for
+ * good. */
 static void charge_overrun(const struct slip_owner* owner, uint64_t now_ns) {
   struct slip_gate* gate = slip_gate();
   int64_t lost_ns = (int64_t)(device_ends_ns - owner->closed_ns);
