@@ -76,6 +76,17 @@ for _ in range(5):
     boundary()
 print(status().attached, status().problems)
 """
+GIVES_UP_UNDER_A_CAP = """
+import torch
+from slipstream.torch_hooks import attach
+capped = lambda: torch._C._autograd._top_saved_tensors_default_hooks(False) is not None
+attach.attach()
+attach.boundary()
+before = capped()
+attach._process.session.boundary = lambda: 1 / 0
+attach.boundary()
+print(before, capped())
+"""
 
 
 @pytest.fixture
@@ -200,6 +211,12 @@ def test_hooks_that_fail_say_so_and_leave(page: blocks.Block) -> None:
     assert "ZeroDivisionError: boundary: division by zero" in done.stderr
     told = page.progress
     assert (told.phase, told.problems, told.minibatches) == (Phase.ENDED, 1, 1)
+
+
+def test_hooks_that_fail_under_a_cap_take_it_along(page: blocks.Block) -> None:
+    """Nobody would raise it ever again."""
+    page.direct(Directive(epoch=1, cap_bytes=1 << 40))
+    assert ran(GIVES_UP_UNDER_A_CAP, page=page.path).stdout == "True False\n"
 
 
 def test_a_log_can_be_a_file(page: blocks.Block, tmp_path: Path) -> None:

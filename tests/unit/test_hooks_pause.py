@@ -133,6 +133,7 @@ def test_a_profile_shows_what_is_saved_and_restored(make: Make) -> None:
             with session.during(phase):
                 pass
         session.boundary()
+    session.let_go()
     labels = {one.key for one in profile.key_averages() if "slipstream" in one.key}
     assert labels == {f"slipstream: {one}" for one in ("saving", "restoring", "cap", "share")}
 

@@ -276,8 +276,10 @@ def boundary() -> None:
 @_harmless
 def _give_up() -> None:
     """A session that fails once is not asked again: its page says that it is over."""
-    _process.asks_at_ns = 1 << 63
+    session, _process.asks_at_ns = _process.session, 1 << 63
     _process.end()
+    if session:
+        session.let_go()  # else what was capped would spill for ever
 
 
 @contextlib.contextmanager
