@@ -212,12 +212,14 @@ def page(**told_up: object) -> blocks.Block:
         ({"phase": Phase.PAUSED, "minibatches": 4}, Request.PAUSE, Standing.STILL),
         ({"phase": Phase.PAUSED, "minibatches": 4}, Request.PARK, Standing.PARKED),
         ({"phase": Phase.PAUSED, "minibatches": 0}, Request.PAUSE, Standing.PARKED),
+        ({"phase": Phase.PARKED, "minibatches": 4}, Request.NONE, Standing.STILL),
+        ({"phase": Phase.PAUSED, "minibatches": 0}, Request.NONE, Standing.STILL),
     ],
 )
 def test_a_page_says_where_its_job_stands(
     told_up: dict[str, object], request_: int, standing: Standing
 ) -> None:
-    """What counts as off the GPU: parked, or held before its first use of it."""
+    """Off the GPU: parked, or held before its first use of it, and not told to go on."""
     one = page(directive_epoch=2, **told_up)
     one.directive = Directive(epoch=2, request=request_)
     assert reflexes.report(1.0, 7, [one], []).standing is standing

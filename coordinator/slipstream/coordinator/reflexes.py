@@ -42,6 +42,7 @@ _HURRY_S: Final = 5.0
 _ENDS_WITHIN_S: Final = 2.0
 """How long others wait closely for the process of a training that has ended."""
 _AWAY: Final = (Phase.PARKED, Phase.PAUSED)
+_WAITS: Final = (Request.PAUSE, Request.PARK)
 _BUSY: Final = frozenset(Phase) - {
     *(Phase.UNCLAIMED, Phase.IMPORTING, Phase.LOADING, Phase.ENDED),
 }
@@ -169,7 +170,7 @@ class Reflexes:
     def heard(
         self, at_s: float, pages: Mapping[int, Sequence[Block]], gpus: Sequence[GpuSample]
     ) -> None:
-        """How far everybody is; what has not changed is not told."""
+        """How far everybody is; what has not changed is told only of whom somebody waits for."""
         self._at_s = at_s
         self._ended_at_s = {
             job_id: self._ended_at_s.get(job_id, at_s)
@@ -179,8 +180,9 @@ class Reflexes:
         for job_id in self._jobs:
             told = report(at_s, job_id, pages.get(job_id, ()), gpus)
             before = self._reported.get(job_id)
-            # Who is to make room before it has come near the GPU has done so by saying this again.
-            if before is None or told.is_starting or replace(before, at_s=at_s) != told:
+            # Somebody waits for it: where it is already, it says so again.
+            asked = self.machine.wheel.waits_for(job_id)
+            if asked or before is None or replace(before, at_s=at_s) != told:
                 self._reported[job_id] = told
                 self._tell(told)
             self._calm(at_s, job_id, pages.get(job_id, ()))
@@ -360,11 +362,12 @@ def _standing(busy: Sequence[Block]) -> Standing:
 
 
 def _is_off(page: Block) -> bool:
-    told = page.progress
-    held_before_use = told.phase == Phase.PAUSED and not told.minibatches
+    """Whether it is off the GPU and stays there: who has heard that it may go on is on its way."""
+    told, asked = page.progress, page.directive.request
+    held_before_use = told.phase == Phase.PAUSED and not told.minibatches and asked in _WAITS
     # One that could not be parked stands still with its memory: nothing more can be had of it.
-    stuck = Capability.PARKABLE not in told.capabilities
-    off = told.phase == Phase.PARKED or (page.directive.request == Request.PARK and stuck)
+    emptied = told.phase == Phase.PARKED or Capability.PARKABLE not in told.capabilities
+    off = asked == Request.PARK and emptied
     return told.phase in _AWAY and (off or held_before_use) and heard_all(page)
 
 

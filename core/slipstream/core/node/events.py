@@ -3,7 +3,9 @@
 
 Seconds are of any one clock that only grows: the coordinator's monotonic one, a simulator's own.
 Only what changed need be told: a job that has done no mini-batch since its last report has nothing
-to report, and one whose GPUs are settled (`NodeMachine.quiet_until_s`) need not be asked.
+to report, and one whose GPUs are settled (`NodeMachine.quiet_until_s`) need not be asked. But one
+that is waited for (`Wheel.waits_for`) tells where it stands also if it never left: its turn may
+have begun and ended before it heard of either.
 """
 
 from __future__ import annotations

@@ -155,6 +155,11 @@ class Wheel:
                     due.append(one.ends_at_s - early_s)
         return min(due, default=None)
 
+    def waits_for(self, job_id: int) -> bool:
+        """Whether it is waited for until a job says that it has left, or is back."""
+        one = self.members.get(job_id)
+        return bool(one and (one.turn is Turn.PARKING or (one.returns and not one.is_back)))
+
     def has_turn(self, gpu: str) -> int | None:
         """Whose turn it is on a GPU; who is on its way out has it until the next one does."""
         there = {job: one.turn for job, one in self.members.items() if gpu in one.job.gpus}
