@@ -43,6 +43,9 @@ USES = {
     "a change": "torch._dynamo.ours = 1; assert torch._dynamo.ours == 1",
     "its names": "assert 'optimize' in dir(torch._dynamo)",
     "its decorator": "assert torch._dynamo.disable(abs)(-1) == 1",
+    "a module that comes along": "assert torch.distributed.fsdp.FullyShardedDataParallel",
+    "a module that comes along elsewhere": "assert torch.fx.experimental.symbolic_shapes.ShapeEnv",
+    "what is nowhere": "assert not hasattr(torch.distributed, 'nothing')",
     "a compiler": "assert torch.compile(abs, backend='eager')(torch.tensor(-1)) == 1",
 }
 EACH_IN_A_FORK = """

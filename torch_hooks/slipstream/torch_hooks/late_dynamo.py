@@ -32,6 +32,11 @@ _CACHE = "__dynamo_disable"
 _MACHINERY = ("importlib.", "_frozen_importlib", "slipstream.torch_hooks.", "sitecustomize")
 _HIDDEN = ("__path__",)
 """Who imports a module below asks for this first."""
+_COMPANY = (
+    *("torch.distributed", "torch.distributed.algorithms", "torch.nn.utils", "torch.utils"),
+    *("torch.fx.experimental", "torch.fx.passes", "torch._functorch"),
+)
+"""Packages that have more in them once Dynamo is there, without having been asked for it."""
 _WANTED = (*_HIDDEN, "__all__", "__getattr__")
 """Who looks through all modules for any other such name does not mean this one."""
 
@@ -68,12 +73,17 @@ class _Late:
         self._given: dict[int, tuple[Function, Function]] = {}
         """By the function: what was given in its place."""
         self._hidden: dict[str, Any] = {}
+        self._company: list[ModuleType] = []
 
     def stand_in(self) -> None:
         """For what the optimizers ask of it."""
         names = vars(self._module)
         self._hidden = {name: names.pop(name) for name in _HIDDEN if name in names}
         names.update({"graph_break": _graph_break, "disable": self._disable})
+        company = [sys.modules[name] for name in _COMPANY if name in sys.modules]
+        self._company = [one for one in company if _ASKED not in vars(one)]
+        for one in self._company:
+            vars(one)[_ASKED] = self._asked_of(one)
 
     def load(self) -> None:
         """Import it after all, once; who comes meanwhile waits, as for any import."""
@@ -84,6 +94,18 @@ class _Late:
                 self._stand_aside()
                 self._load()
                 self._loaded = True
+
+    def _asked_of(self, package: ModuleType) -> Function:
+        """Who asks a package for what would have come with Dynamo brings it, and has it."""
+
+        def asked(name: str) -> object:
+            if not name.startswith("__"):
+                self.load()
+            if name not in vars(package):
+                raise AttributeError(f"module {package.__name__!r} has no attribute {name!r}")
+            return vars(package)[name]
+
+        return asked
 
     def _load(self) -> None:
         spec = self._module.__spec__
@@ -103,6 +125,8 @@ class _Late:
         names.update(self._hidden)
         object.__setattr__(self._module, "__class__", ModuleType)
         names.pop(_LATE, None)
+        for one in self._company:
+            vars(one).pop(_ASKED, None)
         for function, plain in self._given.values():
             if getattr(function, _CACHE, None) is plain:
                 delattr(function, _CACHE)  # it asks again, and is given a real one
@@ -153,6 +177,7 @@ class _There:
 
 
 _LATE = "__slipstream_late__"
+_ASKED = "__getattr__"
 
 
 class _Absent(ModuleType):
