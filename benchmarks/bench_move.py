@@ -24,6 +24,7 @@ import argparse
 import json
 import os
 import shlex
+import shutil
 import socket
 import statistics
 import subprocess
@@ -148,6 +149,9 @@ def _moved(box: Sandbox, folder: Path, state_mb: int, expected: dict[str, str]) 
         bit_exact=not wrong and after[-1].bits == expected["end"],
     )
     _tell(f"job {job}: {moved}")
+    # Copies are kept for a day, and lie in this machine's memory here: not a hundred of them.
+    for copy in box.layout.durable.glob(f"*/{job}-*"):
+        shutil.rmtree(copy)
     return moved
 
 

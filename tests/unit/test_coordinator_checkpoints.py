@@ -264,6 +264,30 @@ def test_what_jobs_left_is_removed_after_a_while(store: Checkpoints) -> None:
     assert (precious / "file").exists()
 
 
+def test_it_is_removed_sooner_where_memory_is_short(
+    store: Checkpoints, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The oldest first, and no more than is needed; never what may be on its way to its job."""
+    first, second, last = (
+        Path(store.environment(seat(job=job))["SLIPSTREAM_CHECKPOINT_DIR"]) for job in (1, 2, 3)
+    )
+    store.sweep({2: seat(job=2), 3: seat(job=3)}, 0.0)
+    store.sweep({3: seat(job=3)}, 1.0)
+    store.floor_bytes = 1000
+    monkeypatch.setattr(checkpoints, "available_bytes", lambda: 1999 if first.exists() else 2000)
+    store.sweep({3: seat(job=3)}, 59.0)
+    assert first.is_dir()
+    store.sweep({}, 65.0)
+    assert not first.exists()
+    assert second.is_dir()
+    monkeypatch.setattr(checkpoints, "available_bytes", lambda: 1999)
+    store.sweep({}, 66.0)
+    assert not second.exists()
+    assert last.is_dir(), "it has just left"
+    store.sweep({3: seat(job=3)}, 700.0)
+    assert last.is_dir(), "it is back"
+
+
 def test_a_task_is_told_where_to_save(tmp_path: Path) -> None:
     """By a coordinator that was told of a shared filesystem; the folder is there."""
     with coordinated_node(f"--durable-dir={tmp_path}") as node:

@@ -40,7 +40,9 @@ FLOOR_VARIABLE: Final = "SLIPSTREAM_MEMORY_FLOOR_MIB"
 _CARRY: Final = "slipstream.torch_hooks.checkpoint.carry"
 _INODES: Final = 1 << 20
 _KEPT_S: Final = 600.0
-"""A job that left the node may come back: its ramdisk folder stays so long if there is room."""
+"""A job that left the node may come back: its ramdisk folder stays so long if memory is plenty."""
+_SHORT_S: Final = 60.0
+"""And so long if it is not: a job that moves here has a folder before it has a seat."""
 FOLDER: Final = re.compile(r"(\d+)-[A-Za-z0-9_.-]*")
 _PATIENCE_S: Final = 60
 CARRIED_WITHIN_S: Final = 600.0
@@ -226,15 +228,28 @@ class Checkpoints:
         self.sweep(seats, time.monotonic())
 
     def sweep(self, seats: Mapping[int, Seat], now_s: float) -> None:
-        """Remove what jobs left behind a while ago."""
+        """Remove what jobs left behind a while ago; all of it if those who are here may need room.
+
+        What counts of it is on the shared filesystem.
+        """
         seated = {_name(seat) for seat in seats.values()}
-        for folder in self.ramdisk.iterdir() if self.ramdisk.is_dir() else ():
-            if not FOLDER.fullmatch(folder.name) or folder.name in seated:
-                self._left_at_s.pop(folder, None)
-            elif now_s - self._left_at_s.setdefault(folder, now_s) >= _KEPT_S:
-                del self._left_at_s[folder]
-                # Safe though the user may change what is in it meanwhile: links are not followed.
-                shutil.rmtree(folder, ignore_errors=True)
+        there = set(self.ramdisk.iterdir()) if self.ramdisk.is_dir() else set()
+        left = {one for one in there if FOLDER.fullmatch(one.name) and one.name not in seated}
+        self._left_at_s = {one: self._left_at_s.get(one, now_s) for one in left}
+        for folder, left_at_s in sorted(self._left_at_s.items(), key=lambda one: one[1]):
+            kept_s = _SHORT_S if self._is_short() else _KEPT_S
+            if now_s - left_at_s < kept_s or self._left_at_s.pop(folder, None) is None:
+                continue  # the latter: a task of its job has just been told of it
+            gone = folder.rename(folder.with_name(f"{folder.name}.gone"))
+            # Safe though the user may change what is in it meanwhile: links are not followed.
+            shutil.rmtree(gone, ignore_errors=True)
+
+    def _is_short(self) -> bool:
+        """Whether the node has less than its floor to give, or the ramdisk less than it holds."""
+        used, size = self.room()
+        return available_bytes() < 2 * self.floor_bytes or (
+            self.ramdisk.is_mount() and 2 * used > size
+        )
 
     def room(self) -> tuple[int, int]:
         """How much the ramdisk holds and may hold, in bytes; two zeros if there is none."""
