@@ -82,7 +82,7 @@ deb: ## the Debian package, for this host's Debian and exactly its Slurm; the la
 docker-up: ## a cluster in containers (GENERATION=trixie NODES=4; docker/README.md)
 	@docker/cluster up $(GENERATION)
 
-docker-test: $(VENV) ## the docker tests, on each Slurm generation or on GENERATION="bookworm trixie"
+docker-test: $(VENV) ## docker and sandbox tests in containers of each Slurm, or of GENERATION="bookworm trixie"
 	@docker/cluster test $(GENERATION)
 
 docker-down: ## remove the containers of docker-up, and what they wrote

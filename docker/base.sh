@@ -14,7 +14,10 @@ say() { printf 'slipstream docker: %s\n' "$*" >&2; }
 
 docker image inspect "$image" >/dev/null 2>&1 && exit 0
 [ "$(id -u)" -eq 0 ] || { say "debootstrap needs root"; exit 1; }
-command -v debootstrap >/dev/null || { say "debootstrap is missing: apt-get install debootstrap"; exit 1; }
+# shellcheck source=docker/need.sh
+. "$(dirname "$0")/need.sh"
+need debootstrap debootstrap
+need curl curl
 
 # shellcheck disable=SC2016 # apt's own variables
 mirror=${MIRROR:-$(apt-get indextargets --format '$(REPO_URI) $(ORIGIN) $(LABEL)' 2>/dev/null |

@@ -13,6 +13,8 @@ root=$(cd "$(dirname "$0")/.." && pwd)
 home=${SLIPSTREAM_DOCKER_HOME:-$root/build/docker}
 socket=unix://$home/docker.sock
 say() { printf 'slipstream docker: %s\n' "$*" >&2; }
+# shellcheck source=docker/need.sh
+. "$root/docker/need.sh"
 give_up() { say "no engine: $*"; exit 1; }
 answers() { DOCKER_HOST=$1 docker version >/dev/null 2>&1; }
 
@@ -24,13 +26,7 @@ host() {
     done
   fi
   [ "$(id -u)" -eq 0 ] || give_up "none runs, and only root can start one"
-  if ! command -v dockerd >/dev/null || ! command -v iptables >/dev/null; then
-    say "installing docker.io"
-    fresh=$(mktemp)
-    apt-get install -y -q --no-install-recommends docker.io iptables >"$fresh" 2>&1 ||
-      { tail -3 "$fresh" >&2; give_up "apt-get install docker.io failed"; }
-    rm -f "$fresh"
-  fi
+  if ! need dockerd docker.io || ! need iptables iptables; then give_up "see the line above"; fi
   mkdir -p "$home"
   # overlay2 by name: the engine's own guess may be vfs, which copies every layer.
   setsid dockerd --storage-driver overlay2 --data-root "$home/data" --exec-root "$home/exec" \

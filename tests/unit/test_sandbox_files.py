@@ -68,6 +68,14 @@ def test_every_gpu_has_its_own_device_file() -> None:
     assert "NodeName=n2 Name=slot Count=12 Flags=CountOnly" in lines
 
 
+@pytest.mark.parametrize(
+    ("release", "word"), [((22, 5), "Automount"), ((23, 11), "disabled"), ((26, 5), "disabled")]
+)
+def test_no_slurmd_claims_the_cgroups_of_the_machine(release: tuple[int, int], word: str) -> None:
+    """Newer ones want to be told so in another way, and refuse the old one."""
+    assert word in config.cgroup_conf(release)
+
+
 def test_racks_hang_below_one_domain() -> None:
     """The topology is a tree of two levels."""
     assert config.topology_conf(planned(nodes=5)).splitlines() == [

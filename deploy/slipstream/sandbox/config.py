@@ -44,7 +44,6 @@ def slurm_conf(plan: Plan, layout: Layout, *, hostname: str) -> str:
         "TaskPlugin": "task/none",
         "TaskProlog": str(layout.task_prolog),
         "MpiDefault": "none",
-        "SwitchType": "switch/none",
         **({"PluginDir": plan.plugin_dir} if plan.plugin_dir else {}),
         "SelectType": "select/cons_tres",
         "SelectTypeParameters": "CR_CPU_Memory",
@@ -94,6 +93,11 @@ def gres_conf(plan: Plan, layout: Layout) -> str:
             slots = plan.shape.slots_per_node
             lines.append(f"NodeName={node} Name=slot Count={slots} Flags=CountOnly")
     return "\n".join([*lines, ""])
+
+
+def cgroup_conf(release: tuple[int, int]) -> str:
+    """cgroup.conf: several slurmd share one machine, and none may claim its cgroups."""
+    return "CgroupPlugin=disabled\n" if release >= (23, 11) else "CgroupAutomount=no\n"
 
 
 def topology_conf(plan: Plan) -> str:

@@ -13,7 +13,9 @@ import subprocess
 from typing import TYPE_CHECKING, Final
 
 from slipstream.sandbox import config, gpus, plugins
+from slipstream.sandbox.daemons import program
 from slipstream.sandbox.errors import SandboxError
+from slipstream.slurm_plugin.version import parse_version
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -40,7 +42,7 @@ def write_all(plan: Plan, layout: Layout, *, database_password: str) -> None:
         layout.slurm_conf: config.slurm_conf(plan, layout, hostname=hostname),
         layout.etc / "gres.conf": config.gres_conf(plan, layout),
         layout.etc / "topology.conf": config.topology_conf(plan),
-        layout.etc / "cgroup.conf": "CgroupAutomount=no\n",
+        layout.etc / "cgroup.conf": config.cgroup_conf(_slurm_release()),
         layout.etc / "hosts": config.hosts(plan),
         **plugins.texts(plan, layout),
     }
@@ -84,6 +86,13 @@ def unshare_mounts_with_hosts(layout: Layout) -> None:
         done = subprocess.run(argv, capture_output=True, text=True, check=False)
         if done.returncode:
             raise SandboxError(f"--netns: {' '.join(argv)}: {done.stderr.strip()}")
+
+
+def _slurm_release() -> tuple[int, int]:
+    """Of the Slurm that is installed: what its files may say differs."""
+    argv = (program("slurmctld", "slurmctld"), "-V")
+    said = subprocess.run(argv, capture_output=True, text=True, check=True)
+    return parse_version(said.stdout).release
 
 
 def _make_devices(folder: Path, node_number: int, count: int) -> None:
