@@ -28,7 +28,8 @@ help: ## this list
 setup: native ## install system packages and the Python environment, nothing else
 
 native: $(VENV)
-	@$(BIN)/python -m compileall -q torch_hooks/slipstream # as an installed wheel: jobs import these
+	@mkdir -p build
+	$(BIN)/python -m compileall -q torch_hooks/slipstream # as an installed wheel: jobs import these
 	$(BIN)/python -m slipstream.torch_hooks.native build > build/native.log
 	$(BIN)/python -m slipstream.estimator.native build >> build/native.log
 	# As an installation has them: else each process of a user compiles fifty modules at its start.

@@ -62,13 +62,27 @@ local function class_of(found, request)
   return class
 end
 
+-- A request as this Slurm wants it, gres:gpu:1 or gres/gpu:1: it spells what is set as `gres`.
+local function spelled(job_desc, bare)
+  local before = job_desc.tres_per_node
+  job_desc.gres = bare
+  local text = job_desc.tres_per_node
+  job_desc.tres_per_node = before or ""
+  return text
+end
+
 local function apply(job_desc, plan)
-  local before, done = {}, {}
+  local before, done = { tres_per_node = job_desc.tres_per_node }, {}
   for _, change in ipairs(plan.changes) do before[change[1]] = job_desc[change[1]] end
   local ok, why = pcall(function()
     for _, change in ipairs(plan.changes) do
-      done[#done + 1] = change[1]
-      job_desc[change[1]] = change[2]
+      local field, value = change[1], change[2]
+      if change.bare then
+        done[#done + 1] = "tres_per_node"
+        value = spelled(job_desc, value)
+      end
+      done[#done + 1] = field
+      job_desc[field] = value
     end
   end)
   if ok then return end

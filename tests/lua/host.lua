@@ -43,8 +43,15 @@ local function counted_from_0(lines)
   return by_number, #(lines or {})
 end
 
+-- As Slurm spells what is set as `gres`: 22.05 with "gres:", 24.11 with "gres/".
+local function spelt(text, prefix)
+  local parts = {}
+  for part in text:gmatch("[^,]+") do parts[#parts + 1] = prefix .. part:gsub("^gres[:/]", "") end
+  return table.concat(parts, ",")
+end
+
 -- The job as Slurm shows it to Lua, and the plain table behind it. `broken` cannot be set.
-local function job_desc_of(given, lines, broken)
+local function job_desc_of(given, lines, broken, prefix)
   local kinds, fields = {}, {}
   for _, name in ipairs(STRINGS) do kinds[name] = "string" end
   for name, default in pairs(NUMBERS) do
@@ -63,7 +70,8 @@ local function job_desc_of(given, lines, broken)
   })
   kinds.environment, kinds.argv = "read", "read"
   fields.argv = given.argv and counted_from_0(given.argv)
-  local function set(_, name, value)
+  local function set(job, name, value)
+    if name == "gres" then job.tres_per_node = spelt(value, prefix or "gres:") return end
     if name == broken or kinds[name] == nil or kinds[name] == "read" then
       error("bad field " .. name)
     end
@@ -101,7 +109,7 @@ function commands.fresh(told)
 end
 
 function commands.submit(told)
-  local job, fields, environment = job_desc_of(told.job, told.spank, told.broken)
+  local job, fields, environment = job_desc_of(told.job, told.spank, told.broken, told.prefix)
   local site = told.site_refuses and function() return 2 end or nil
   local submit = require("slipstream").wrap(site, nil)
   local rc = submit(job, {}, fields.user_id)

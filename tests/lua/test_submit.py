@@ -160,6 +160,18 @@ def test_every_request_form_of_a_guest_becomes_slots(
     assert not [name for name, value in job.items() if "gpu" in str(value) and name[:4] == "tres"]
 
 
+@pytest.mark.parametrize("prefix", ["gres:", "gres/"])
+def test_what_no_user_has_spelt_is_spelt_by_slurm(lua: Lua, prefix: str) -> None:
+    """22.05 and 24.11 each refuse the other's spelling, and with it the job."""
+    job = {"ntasks_per_tres": 2, "num_tasks": 4, **BATCH}
+    guest = lua.submit(job, GUEST, prefix=prefix)["job"]
+    assert guest["tres_per_job"] == f"{prefix}slot:2"
+    assert "tres_per_node" not in guest
+    job = {"tres_per_node": f"{prefix}nic:1", **BATCH}
+    owner = lua.submit(job, "SLIPSTREAM_CLASS=auto", prefix=prefix)["job"]
+    assert owner["tres_per_node"] == f"{prefix}nic:1,{prefix}gpu:1"
+
+
 def test_seats_asked_for_by_name_make_a_guest_of_any_class(lua: Lua) -> None:
     """A guest is who holds seats and no GPU."""
     seats = lua.submit({"tres_per_node": "gres:slot:2", **BATCH}, "SLIPSTREAM_CLASS=shared")

@@ -15,13 +15,18 @@ local function ceil_div(a, b) return math.floor((a + b - 1) / b) end
 
 local function change(plan, field, value) plan.changes[#plan.changes + 1] = { field, value } end
 
+-- A request that nobody has spelt yet: as --gres has it, without what each release puts before it.
+local function ask_for(plan, field, request)
+  plan.changes[#plan.changes + 1] = { field, request, bare = true }
+end
+
 local function swap_gpus(plan, request)
   for _, field in ipairs(tres.FIELDS) do
     local found = request.tres[field]
     if found and found.gpus > 0 then change(plan, field, tres.swap(found)) end
   end
   if request.implied then
-    change(plan, "tres_per_job", tres.seats(request.count))
+    ask_for(plan, "tres_per_job", tres.seats(request.count))
   end
 end
 
@@ -82,7 +87,7 @@ local function give(plan, count)
   plan.notes = { ("%d GPU%s%s: no --gres asked for any"):format(
     count, count == 1 and "" or "s", plan.nodes > 1 and " of each node" or "") }
   plan.changes = {}
-  change(plan, "tres_per_node", tres.with_gpus(plan.tres_per_node, count))
+  ask_for(plan, "tres_per_node", tres.with_gpus(plan.tres_per_node, count))
   change(plan, "admin_comment", marker.comment(plan, plan.comment_before))
 end
 

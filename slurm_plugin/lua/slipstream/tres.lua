@@ -63,13 +63,14 @@ function M.swap(found)
   return table.concat(parts, ",")
 end
 
--- What is asked for on each node, and GPUs beside it.
+-- What is asked for on each node, and GPUs beside it; Slurm has still to spell it.
 function M.with_gpus(text, count)
-  local gpus = ("gres:gpu:%d"):format(count)
+  local gpus = ("gpu:%d"):format(count)
   return text and text .. "," .. gpus or gpus
 end
 
-function M.seats(count) return ("gres:%s:%d"):format(SLOT, count) end
+-- The same of seats.
+function M.seats(count) return ("%s:%d"):format(SLOT, count) end
 
 -- The number of a "gres:gpu:4" in cpus_per_tres and mem_per_tres; nil if there is none.
 function M.per_gpu(text)
