@@ -85,5 +85,5 @@ def looked(cluster: Sandbox, folder: Path, *words: str) -> Seen:
 def drained(cluster: Sandbox) -> list[str]:
     """Nodes that no longer take jobs; one that is still cleaning up after a job takes more."""
     shown = cluster.run("sinfo", "-h", "-N", "-o", "%N %T").stdout.splitlines()
-    working = ("idle", "mixed", "allocated", "completing")
+    working = ("idle", "mixed", "allocated", "completing", "planned")
     return [line for line in shown if not line.endswith(working)]

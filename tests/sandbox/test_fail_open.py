@@ -65,9 +65,11 @@ def server(path: Path, answer: str, *, stopped: bool = False) -> Iterator[None]:
         assert process.stdout.readline() == b"ready\n"
         if stopped:
             process.send_signal(signal.SIGSTOP)
-        yield
-        process.send_signal(signal.SIGCONT)
-        process.stdin.close()
+        try:
+            yield
+        finally:
+            process.send_signal(signal.SIGCONT)
+            process.stdin.close()
 
 
 @pytest.fixture
@@ -89,7 +91,7 @@ def submitted(box: Sandbox) -> str:
     box.run("scancel", done.stdout.strip())
     found = re.search(r"\[slipstream v=1 token=(\w+) .* role=guest .*\]", shown)
     assert found
-    assert "TresPerJob=gres:slot:1" in shown
+    assert re.search(r"TresPerJob=gres[:/]slot:1", shown)
     log = (box.layout.log / "slurmctld.log").read_text()
     (line,) = [line for line in log.splitlines() if f"token={found[1]}" in line]
     return line

@@ -161,10 +161,10 @@ UNFLAGGED = (
     ("--comment=hello", "-c3"),
 )
 MOVING = re.compile(
-    r"\b(\w*Time|AccrueTime|JobId|Priority|Std\w+|Command|WorkDir|LastSchedEval|Scheduler|AllocNode:Sid|BatchHost)=\S*"
+    r"\b(\w*Time|AccrueTime|JobId|Priority|Std\w+|Command|WorkDir|LastSchedEval|Scheduler|AllocNode:Sid|BatchHost|SLUID|output)=\S*"
 )
 MOVING_ENV = re.compile(
-    r"SLURM_(TASK_PID|WORKING_CLUSTER|CONF|CLUSTER_NAME|.*_HOST|JOB_END_TIME|JOB_START_TIME)|"
+    r"SLURM_(TASK_PID|.*SLUID|WORKING_CLUSTER|CONF|CLUSTER_NAME|.*_HOST|JOB_END_TIME|JOB_START_TIME)|"
     r"SLIPSTREAM_(GPU_STATE|SANDBOX|RUN_DIR|DISABLE_FILE)|LD_LIBRARY_PATH|TMPDIR|_|PWD|OLDPWD|PYTEST_.*"
 )
 

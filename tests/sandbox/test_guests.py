@@ -200,6 +200,8 @@ def test_an_owner_that_has_no_gpu_any_more_is_a_guest_when_it_starts(
     box: Sandbox, tmp_path: Path
 ) -> None:
     """Its carrier is out of date: it is bound like any guest, and its steps with it."""
+    if " 26." in box.run("sinfo", "--version").stdout:
+        pytest.skip("26.05 takes nothing from --export-file, by which it is played here")
     output = tmp_path / "demoted.out"
     env = {**box.environment, "SLURM_SLIPSTREAM": "class=shared,role=owner,gpus=node:1"}
     carried = tmp_path / "environment"
