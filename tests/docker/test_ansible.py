@@ -65,3 +65,6 @@ def test_the_role_installs_then_applies_and_does_nothing_twice(host: Container) 
     eventually(lambda: idle(host))
     assert "slip-class" in host.run("sbatch", "--help")
     assert played(host, "slipstream_apply=true", "slipstream_mode=advise") == 0
+    host.shell("sed -i 's/^PartitionName=.*/& DefCpuPerGPU=4/' /etc/slurm/slurm.conf")
+    assert played(host, "slipstream_apply=true", "slipstream_cpus_for_guests=true") > 0
+    assert "DefCpuPerGPU=3" in host.run("cat", "/etc/slurm/slurm.conf")
