@@ -11,8 +11,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import CliRunner
 
+from command_rig import said, slipstream
 from core_world import RULES, full, holds, looked, node, request, sight, token
 from scheduler_rig import Served, served, submission
 from slipstream.cli import main
@@ -43,23 +44,6 @@ def rig(tmp_path: Path) -> Iterator[Served]:
     """Two nodes, the second full."""
     with served(tmp_path, node("n1"), full(node("n2"))) as one:
         yield one
-
-
-def slipstream(rig: Served, *words: str) -> Result:
-    """A command as a user types it, on a wide terminal."""
-    environment = {
-        "SLIPSTREAM_RUN_DIR": str(rig.run_dir),
-        "SLIPSTREAM_DISABLE_FILE": str(rig.run_dir / "disable"),
-        "COLUMNS": "200",
-    }
-    return CliRunner().invoke(main, words, env=environment)
-
-
-def said(rig: Served, *words: str) -> str:
-    """What a command that works prints."""
-    done = slipstream(rig, *words)
-    assert done.exit_code == 0, done.output
-    return done.output
 
 
 def test_jobs_shows_who_is_who(rig: Served) -> None:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from hooks_rig import Make
+    from slipstream.coordinator.blocks import Block
 
 pytestmark = pytest.mark.unit
 
@@ -69,52 +70,54 @@ def in_thread(work: Callable[[], None]) -> threading.Thread:
     return thread
 
 
+def stands(seen: Block, work: Callable[[], None]) -> threading.Thread:
+    """Who was told to pause, and does."""
+    seen.direct(PAUSE)
+    thread = in_thread(work)
+    assert phase_becomes(seen, Phase.PAUSED)
+    return thread
+
+
+def goes_on(thread: threading.Thread) -> bool:
+    """Long before anybody looks by himself."""
+    thread.join(30)
+    return not thread.is_alive()
+
+
 @pytest.mark.usefixtures("patient")
 def test_who_stands_still_is_woken_when_it_may_go_on(make: Make) -> None:
     """By the directive, not by looking again and again."""
     session, seen = make(Role.GUEST)
-    seen.direct(PAUSE)
-    standing = in_thread(session.boundary)
-    assert phase_becomes(seen, Phase.PAUSED)
+    standing = stands(seen, session.boundary)
     seen.direct(GO_ON)
-    standing.join(30)
-    assert not standing.is_alive()
+    assert goes_on(standing)
 
 
 @pytest.mark.usefixtures("patient")
 def test_who_was_started_ahead_of_its_turn_is_woken_when_it_comes(make: Make) -> None:
     """Before it has used a device."""
     session, seen = make(Role.GUEST)
-    seen.direct(PAUSE)
-    beginning = in_thread(session.begin)
-    assert phase_becomes(seen, Phase.PAUSED)
+    beginning = stands(seen, session.begin)
     seen.direct(GO_ON)
-    beginning.join(30)
-    assert not beginning.is_alive()
+    assert goes_on(beginning)
 
 
 @pytest.mark.usefixtures("patient")
 def test_a_lease_that_is_taken_back_wakes_who_slept_on_it(make: Make) -> None:
     """The kill switch: nobody would tell this owner to go on."""
     session, seen = make(Role.OWNER)
-    seen.direct(PAUSE)
-    standing = in_thread(session.boundary)
-    assert phase_becomes(seen, Phase.PAUSED)
+    standing = stands(seen, session.boundary)
     time.sleep(0.3)  # it sleeps by now
     seen.renew_lease(1)
-    standing.join(30)
-    assert not standing.is_alive()
+    assert goes_on(standing)
 
 
 @pytest.mark.usefixtures("patient")
 def test_a_lease_that_runs_out_ends_the_sleep(make: Make) -> None:
     """A coordinator that died wakes nobody."""
     session, seen = make(Role.OWNER, lease_until_ns=time.monotonic_ns() + 2 * 10**9)
-    seen.direct(PAUSE)
-    standing = in_thread(session.boundary)
-    assert phase_becomes(seen, Phase.PAUSED)
-    standing.join(30)
-    assert not standing.is_alive()
+    standing = stands(seen, session.boundary)
+    assert goes_on(standing)
 
 
 def test_a_process_is_woken_by_another_one(tmp_path: Path) -> None:
@@ -169,9 +172,7 @@ def test_a_directive_that_was_never_finished_is_slept_on(make: Make) -> None:
     """Its writer was killed: the process neither looks all the time nor misses the next one."""
     session, seen = make(Role.GUEST)
     session.boundary()
-    seen.direct(PAUSE)
-    standing = in_thread(session.boundary)
-    assert phase_becomes(seen, Phase.PAUSED)
+    standing = stands(seen, session.boundary)
     os.pwrite(seen.descriptor, as_word(seen.sequence + 1), DOWN_OFFSET)
     futex.wake_in_file(seen.descriptor, DOWN_OFFSET)
     time.sleep(0.2)
@@ -180,8 +181,7 @@ def test_a_directive_that_was_never_finished_is_slept_on(make: Make) -> None:
     assert time.process_time() - used_s < 0.5
     assert standing.is_alive()
     seen.direct(GO_ON)
-    standing.join(30)
-    assert not standing.is_alive()
+    assert goes_on(standing)
 
 
 @pytest.mark.usefixtures("patient")
@@ -191,12 +191,9 @@ def test_where_nobody_can_be_woken_it_looks_by_itself(
     """A machine whose number for the call is not known to us."""
     monkeypatch.setattr(futex, "_call", lambda: None)
     session, seen = make(Role.GUEST)
-    seen.direct(PAUSE)
-    standing = in_thread(session.boundary)
-    assert phase_becomes(seen, Phase.PAUSED)
+    standing = stands(seen, session.boundary)
     seen.direct(GO_ON)
-    standing.join(30)
-    assert not standing.is_alive()
+    assert goes_on(standing)
 
 
 def test_waking_a_page_that_was_cut_short_harms_nobody(tmp_path: Path) -> None:
