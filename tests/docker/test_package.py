@@ -79,8 +79,8 @@ def test_a_file_that_somebody_changed_stops_the_removal(fresh: Container) -> Non
     """Slurm must not be left with lines that name files which are gone."""
     fresh.shell("dpkg -i /opt/package/*.deb")
     fresh.run("slipstream", "setup", "--apply")
-    fresh.shell("echo '# mine' >> /etc/slurm/plugstack.conf")
+    fresh.shell("echo '# mine' >> /etc/slurm/gres.conf")
     done = fresh.done("dpkg", "--remove", "slurm-slipstream")
     assert done.returncode
-    assert "plugstack.conf" in done.stderr
+    assert "gres.conf" in done.stderr
     assert fresh.run("slipstream", "--version")
