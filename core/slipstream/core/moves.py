@@ -32,6 +32,11 @@ On another node it need not; on the one it left it must, or slurmd may take its 
 the one it has revoked, and the job is lost."""
 
 
+LOST: Final = "JobLaunchFailure"
+"""What Slurm says of a job whose processes are gone when its controller, back from its death, looks
+for them: so of one that it was asked to requeue and has forgotten to."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Saga:
     """One move under way. `number` fences it: what is told of an earlier one does not count."""
@@ -62,6 +67,8 @@ class Saga:
     """Slurm has shown that it leaves."""
     forgotten: bool = False
     """Slurm shows the run again that had left: its controller died before it wrote that down."""
+    lost: bool = False
+    """It has even taken that for a failure of the job: it was requeued once more."""
 
     @property
     def stays_here(self) -> bool:

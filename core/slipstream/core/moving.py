@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 
 from slipstream.core.advice import advice_key
 from slipstream.core.commands import Prepare, Requeue, Save, Start
-from slipstream.core.moves import CRED_EXPIRE_S, PATIENCE_S, Left, Saga, Stage
+from slipstream.core.moves import CRED_EXPIRE_S, LOST, PATIENCE_S, Left, Saga, Stage
 from slipstream.core.placement import need_of
 from slipstream.core.reasons import Reason
 from slipstream.core.records import Phase
@@ -190,7 +190,10 @@ def seen(state: State, record: JobRecord, at_s: float) -> None:
     if move is None:
         return
     if record.phase is Phase.ENDED:
-        _end(state, move, at_s, "its move ends with it")
+        if _was_lost(move, record):
+            state.moves[move.key] = move if move.lost else _found_again(move, at_s)
+        else:
+            _end(state, move, at_s, "its move ends with it")
         return
     left_behind = move.stage in (Stage.LEAVING, Stage.PLACING)
     if left_behind and record.phase in (Phase.COMPLETING, Phase.WAITING):
@@ -220,6 +223,19 @@ def controller_back(state: State) -> None:
             state.moves[move.key] = replace(move, stage=Stage.LEAVING)
 
 
+def _was_lost(move: Saga, record: JobRecord) -> bool:
+    """Whether Slurm has taken what we asked of it for a failure of the job."""
+    has_left = move.stage is not Stage.SAVING
+    return has_left and record.sight is not None and record.sight.slurm_reason == LOST
+
+
+def _found_again(move: Saga, at_s: float) -> Saga:
+    """To be requeued once more. Where it had started already it waits for as long as Slurm says."""
+    left = move.target if move.stage is Stage.RESTORING else move.origin
+    back = replace(move, origin=left, gone=False, forgotten=True, lost=True)
+    return back.at(Stage.LEAVING, at_s)
+
+
 def _is_back(move: Saga, sight: JobSight) -> bool:
     """Whether Slurm takes the run that has left for one that is still there."""
     same = sight.nodes == move.origin and sight.submitted_at_s == move.submitted_at_s
@@ -241,7 +257,7 @@ def starts(state: State, at_s: float) -> list[Command]:
     commands: list[Command] = []
     for move in list(state.moves.values()):
         record = state.jobs.get(move.key)
-        if move.forgotten and record and record.phase is Phase.RUNNING:
+        if move.forgotten and record and record.phase in (Phase.RUNNING, Phase.ENDED):
             state.moves[move.key] = replace(move, forgotten=False)
             _tell(state, move.key, at_s, "Slurm may have forgotten that it left: requeued again")
             commands.append(_order(move))

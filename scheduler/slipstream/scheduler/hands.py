@@ -14,6 +14,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+from slipstream.core.moves import LOST
 from slipstream.scheduler.marker import words_of
 from slipstream.scheduler.placeholders import holds_for, submission
 from slipstream.scheduler.sink import SinkError
@@ -90,7 +91,8 @@ class Hands:
             _LOG.info("job %s was requeued before", command.key)
             self._nudge()
             return
-        if job.state is not JobState.RUNNING:
+        lost = job.state is JobState.FAILED and job.reason == LOST
+        if job.state is not JobState.RUNNING and not lost:
             raise SinkError(f"it could not be requeued: it is {job.state}")
         self._next_at_s = max(self._clock(), self._next_at_s) + 1 / _REQUEUES_PER_S
         try:
