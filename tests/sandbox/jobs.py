@@ -74,6 +74,16 @@ def wait_for(cluster: Sandbox, *jobs: str) -> None:
     raise AssertionError(f"still there after {WITHIN_S:.0f} s:\n{shown.stdout}")
 
 
+def start_is_on_disk(cluster: Sandbox, job: str) -> None:
+    """Slurm writes what it knows seconds later: killed before, it would start the job twice."""
+    asked_at_s, deadline = time.time(), time.monotonic() + WITHIN_S
+    cluster.run("scontrol", "update", f"JobId={job}", "Comment=running")
+    path = cluster.layout.state / "job_state"
+    while not path.exists() or path.stat().st_mtime <= asked_at_s:
+        assert time.monotonic() < deadline, "Slurm writes nothing down"
+        time.sleep(0.1)
+
+
 def looked(cluster: Sandbox, folder: Path, *words: str) -> Seen:
     """Run one batch job and see what it saw."""
     output = folder / "looked.out"

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from run_rig import SCRIPT, alone, losses
-from sandbox.jobs import sbatch, wait_for
+from sandbox.jobs import sbatch, start_is_on_disk, wait_for
 from sandbox.trainings import seen as why
 from sandbox.trainings import slipstream, story, until
 from slipstream.sandbox import Sandbox, SandboxError, Shape
@@ -260,7 +260,7 @@ def test_a_controller_killed_when_the_job_has_left(
     """
     box = wrapped
     job = trains(box, tmp_path / "job", pause_ms=150)
-    _start_is_on_disk(box, job)
+    start_is_on_disk(box, job)
     maps = Path(f"/proc/{box.daemons()['slurmctld'].pid}/maps").read_text()
     assert "select_cons_tres.so" in maps.replace(plugin_dir().split(":")[1], "")
     assert moved(box, job)
@@ -272,13 +272,6 @@ def test_a_controller_killed_when_the_job_has_left(
     time.sleep(1.0)
     _controller_back(box)
     ends(box, job, tmp_path / "job", undisturbed)
-
-
-def _start_is_on_disk(box: Sandbox, job: str) -> None:
-    """Slurm writes what it knows seconds later: killed before, it would start the job twice."""
-    asked_at_s = time.time()
-    box.run("scontrol", "update", f"JobId={job}", "Comment=running")
-    until(box, job, lambda: (box.layout.state / "job_state").stat().st_mtime > asked_at_s)
 
 
 def test_an_auto_guest_owns_the_gpu_it_sits_on(box: Sandbox, tmp_path: Path) -> None:

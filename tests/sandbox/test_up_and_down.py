@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from sandbox.jobs import start_is_on_disk
 from slipstream.sandbox import Sandbox, SandboxError, Shape
 from slipstream.sandbox.leftovers import leftovers
 from slipstream.sandbox.plan import Plan
@@ -247,9 +248,10 @@ def test_dead_daemons_are_shown_and_can_be_brought_back(
 ) -> None:
     """After kill -9 of slurmctld status says so; revived, it has its jobs again."""
     with Sandbox.started(SMALL, name="revive", home=tmp_path) as sandbox:
-        sandbox.run("sbatch", "--output=/dev/null", "--wrap=sleep 60")
-        # Slurm writes its jobs down a moment later: one younger than that would be lost.
-        assert eventually((sandbox.layout.state / "job_state").exists)
+        job = sandbox.run("sbatch", "--parsable", "--output=/dev/null", "--wrap=sleep 60")
+        running = ("squeue", "-h", "-o", "%t", "-t", "running")
+        assert eventually(lambda: "R" in sandbox.run(*running).stdout)
+        start_is_on_disk(sandbox, job.stdout.strip())
         sandbox.kill("slurmctld")
         shown = slipstream("status", "--name", "revive", home=tmp_path)
         assert shown.returncode == 1
