@@ -5,13 +5,17 @@ from __future__ import annotations
 
 import re
 import time
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from pathlib import Path
+import pytest
 
-    from slipstream.sandbox import Sandbox
+from slipstream.sandbox import Sandbox, SandboxError, Shape
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
 
 LOOK = 'scontrol -d show job "$SLURM_JOB_ID"; echo ---; env'
 """A job's script that prints what `Seen` reads."""
@@ -72,6 +76,20 @@ def wait_for(cluster: Sandbox, *jobs: str) -> None:
             return
         time.sleep(0.1)
     raise AssertionError(f"still there after {WITHIN_S:.0f} s:\n{shown.stdout}")
+
+
+@contextmanager
+def with_books(shape: Shape, home: Path, *, daemons: bool = False) -> Iterator[Sandbox]:
+    """A cluster with accounting, where slurmdbd and MariaDB of this Debian fit each other."""
+    books = Sandbox.started(shape, name="books", home=home, accounting=True, daemons=daemons)
+    with ExitStack() as stack:
+        try:
+            box = stack.enter_context(books)
+        except SandboxError as error:
+            if "_check_mysql_concat_is_sane" in str(error):
+                pytest.skip("slurmdbd and MariaDB of this Debian do not fit: mysql error 5027")
+            raise
+        yield box
 
 
 def start_is_on_disk(cluster: Sandbox, job: str) -> None:

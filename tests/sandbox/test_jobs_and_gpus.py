@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from sandbox.jobs import with_books
 from slipstream.sandbox import Sandbox, Shape, status
 
 if TYPE_CHECKING:
@@ -175,7 +176,7 @@ def test_owners_can_hold_all_cpus(tmp_path: Path, eventually: Eventually) -> Non
 def test_accounts_are_kept_in_a_database_of_its_own(tmp_path: Path, eventually: Eventually) -> None:
     """With --accounting a job of a known account is recorded, one of another is refused."""
     shape = Shape(nodes=1, gpus_per_node=1, racks=1)
-    with Sandbox.started(shape, name="books", home=tmp_path, accounting=True) as sandbox:
+    with with_books(shape, tmp_path) as sandbox:
         job = submit(sandbox, "--account=production", "--gres=gpu:1", "--wrap=true")
         words = ("sacct", "-n", "-P", "-X", "-o", "account,state,alloctres", f"--jobs={job}")
         assert eventually(lambda: "COMPLETED" in sandbox.run(*words).stdout)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from sandbox.jobs import with_books
 from simulator_rig import data_folder, simple_csv, trace
 from slipstream.sandbox import Sandbox, Shape
 
@@ -45,7 +46,7 @@ def test_the_daemon_tells_the_nodes_and_sacct_the_jobs(
 ) -> None:
     """What ran here yesterday, under our policy."""
     shape = Shape(nodes=1, gpus_per_node=2, racks=1)
-    with Sandbox.started(shape, name="s", home=tmp_path, accounting=True, daemons=True) as box:
+    with with_books(shape, tmp_path, daemons=True) as box:
         for gpus in (1, 2):
             box.run("sbatch", "--output=/dev/null", f"--gres=gpu:{gpus}", "--wrap=sleep 1")
 

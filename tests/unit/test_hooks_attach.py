@@ -257,21 +257,27 @@ def test_a_loop_without_torch_marks_its_boundaries_itself(page: blocks.Block) ->
     assert page.progress.phase == Phase.ENDED
 
 
-def test_a_task_that_nobody_answered_asks_again(page: blocks.Block, tmp_path: Path) -> None:
-    """In the name of its job, until there is a coordinator; whom it starts asks as others do."""
+@pytest.mark.parametrize(
+    ("told", "step"),
+    [("3", "3"), (None, "batch"), ("-5", "batch"), ("4294967290", "interactive")],
+)
+def test_a_task_that_nobody_answered_asks_again(
+    page: blocks.Block, tmp_path: Path, told: str | None, step: str
+) -> None:
+    """In the name of its job, until there is a coordinator; whom it starts asks as others do.
+
+    Releases of Slurm tell a batch script's step in three ways.
+    """
+    variables = {"SLIPSTREAM_NODE": str(tmp_path), "SLURM_JOB_ID": "7", "SLURM_LOCALID": "2"}
+    if told is not None:
+        variables["SLURM_STEP_ID"] = told
     answer = f"env SLIPSTREAM_CONTROL={page.path}\nok\n".encode()
     with Answering(tmp_path / "away.sock", lambda _line: answer) as coordinator:
-        done = ran(
-            LATE,
-            SLIPSTREAM_NODE=str(tmp_path),
-            SLURM_JOB_ID="7",
-            SLURM_STEP_ID="3",
-            SLURM_LOCALID="2",
-        )
+        done = ran(LATE, page=None, **variables)
     assert done.stderr == ""
     assert done.stdout.splitlines() == ["False", f"True 3 {page.path}"]
     assert [one.decode() for one in coordinator.asked] == [
-        f"v=1 op=block uid={os.getuid()} job=7 step=3 task=2\n"
+        f"v=1 op=block uid={os.getuid()} job=7 step={step} task=2\n"
     ]
 
 

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 _DEADLINE_S = 2.0  # once in a process, and a rank without a page can be asked for nothing
 _LATE_DEADLINE_S = 0.5  # now and then, while one trains
 _ANSWER_BYTES = 65536
+_NAMED = {number % 2**32: name for number, name in ((-5, "batch"), (-6, "interactive"))}
+"""Steps that Slurm knows by name, and tells their tasks as numbers: 22.05 not at all or without a
+sign, 26.05 with one."""
 
 
 def ask_for_block(task_block: str, identity: Identity) -> str:
@@ -32,9 +35,17 @@ def ask_for_block(task_block: str, identity: Identity) -> str:
 
 def ask_late(run_dir: str, environment: Mapping[str, str]) -> str:
     """The same for a task that nobody answered when it was started, by what Slurm told it."""
-    job, step = environment.get("SLURM_JOB_ID", ""), environment.get("SLURM_STEP_ID", "batch")
+    job, step = environment.get("SLURM_JOB_ID", ""), _step(environment.get("SLURM_STEP_ID", "-5"))
     task = environment.get("SLURM_LOCALID", "0")
     return _ask(run_dir, f"job={job} step={step} task={task}", _LATE_DEADLINE_S)
+
+
+def _step(told: str) -> str:
+    """As the title of its slurmstepd has it."""
+    try:
+        return _NAMED.get(int(told) % 2**32, told)
+    except ValueError:
+        return told
 
 
 def _ask(run_dir: str, words: str, deadline_s: float) -> str:
