@@ -134,7 +134,7 @@ def test_commands_work_on_a_host_that_has_no_scheduler(box: Sandbox, tmp_path: P
     """By the network alone: a job looks at the cluster from its node."""
     asks = shlex.join([sys.executable, "-m", "slipstream.cli"])
     where = f"SLIPSTREAM_SCHEDULER={box.plan().link} SLIPSTREAM_RUN_DIR={tmp_path}/none"
-    seen = f"until {asks} why $SLURM_JOB_ID | grep -q running; do sleep 0.5; done"
+    seen = f"until {asks} why $SLURM_JOB_ID 2>&1 | grep -q running; do sleep 0.5; done"
     asked = f"{asks} jobs --json && {asks} why $SLURM_JOB_ID && {asks} move 1 --yes"
     script = f"export {where}; {seen}; {asked}"
     job = sbatch(box, tmp_path / "out", "--slip-class=guaranteed", "--gres=gpu:1", script=script)
