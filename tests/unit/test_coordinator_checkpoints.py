@@ -264,6 +264,18 @@ def test_what_jobs_left_is_removed_after_a_while(store: Checkpoints) -> None:
     assert (precious / "file").exists()
 
 
+def test_what_an_earlier_removal_left_is_in_nobodys_way(store: Checkpoints) -> None:
+    """It was killed over it."""
+    folder = Path(store.environment(seat())["SLIPSTREAM_CHECKPOINT_DIR"])
+    rest = folder.with_name(f"{folder.name}.gone")
+    rest.mkdir()
+    (rest / "file").touch()
+    store.sweep({}, 0.0)
+    store.sweep({}, 601.0)
+    assert not folder.exists()
+    assert not rest.exists()
+
+
 def test_it_is_removed_sooner_where_memory_is_short(
     store: Checkpoints, monkeypatch: pytest.MonkeyPatch
 ) -> None:

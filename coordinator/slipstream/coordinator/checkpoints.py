@@ -240,9 +240,10 @@ class Checkpoints:
             kept_s = _SHORT_S if self._is_short() else _KEPT_S
             if now_s - left_at_s < kept_s or self._left_at_s.pop(folder, None) is None:
                 continue  # the latter: a task of its job has just been told of it
-            gone = folder.rename(folder.with_name(f"{folder.name}.gone"))
+            with contextlib.suppress(OSError):  # one of that name is left of an earlier removal
+                folder = folder.rename(folder.with_name(f"{folder.name}.gone"))  # noqa: PLW2901
             # Safe though the user may change what is in it meanwhile: links are not followed.
-            shutil.rmtree(gone, ignore_errors=True)
+            shutil.rmtree(folder, ignore_errors=True)
 
     def _is_short(self) -> bool:
         """Whether the node has less than its floor to give, or the ramdisk less than it holds."""
