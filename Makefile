@@ -39,7 +39,8 @@ demo: native ## the same PyTorch jobs on stock Slurm and with Slipstream; report
 	@PYTHONPATH=examples $(BIN)/python -m demo --out build/demo $(ARGS)
 
 test: native lint ## lint and every test layer (ARGS="-k name" to choose)
-	@code=0
+	@deploy/setup/unpack.sh build/tools
+	code=0
 	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder --durations 20 --durations-min 5 $(ARGS) || code=$$?
 	[ "$$code" -eq 1 ] || exit "$$code"
 	echo "make test: what failed beside two other clusters runs once more, alone; to fail again is to fail" >&2

@@ -6,6 +6,7 @@ import re
 import socket
 import struct
 import subprocess
+import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -15,7 +16,7 @@ TORCHRUN: Final = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PO
 SRUN: Final = ("SLURM_STEP_NUM_TASKS", "SLURM_STEP_NODELIST", "SLURM_PROCID", "SLURM_LOCALID")
 LOOPBACK: Final = "127.0.0.1"
 SIOCGIFADDR: Final = 0x8915  # Linux: the IPv4 address of an interface
-PORTS: Final = range(20000, 32000)  # below those Linux gives to outgoing connections
+PORTS: Final = range(20000, 28000)  # below those of sandboxes, and of outgoing connections
 
 
 class RanksError(Exception):
@@ -101,8 +102,9 @@ def _srun_place(environ: Mapping[str, str], first_node_address: Callable[[str], 
     if address is None:
         alone = environ.get("SLURM_STEP_NUM_NODES") == "1"
         address = LOOPBACK if alone else first_node_address(environ["SLURM_STEP_NODELIST"])
-    # Jobs that share a node must not meet at one port.
+    # Jobs that share a node must not meet at one port; neither must those of two test clusters.
     step = 16 * int(environ.get("SLURM_JOB_ID", "0")) + int(environ.get("SLURM_STEP_ID", "0"))
+    step += zlib.crc32(environ.get("SLURM_CLUSTER_NAME", "").encode())
     return Place(
         rank=int(environ["SLURM_PROCID"]),
         local_rank=int(environ["SLURM_LOCALID"]),

@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import atexit
 import functools
+import shutil
 import subprocess
 import tempfile
 from pathlib import Path
@@ -97,6 +99,7 @@ class BoardProbe:
 def _program() -> Path:
     """The reader, compiled once in a test run."""
     folder = Path(tempfile.mkdtemp(prefix="board-probe-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
     program = folder / "board_probe"
     argv = ["cc", *FLAGS, "-o", str(program), *map(str, SOURCES)]
     done = subprocess.run([*argv, *SANITIZERS], capture_output=True, text=True, check=False)

@@ -27,7 +27,7 @@ LIMIT_S = 180.0
 BEGIN = """
 import os, random, sys, time, torch
 import torch.distributed as dist
-import torch.distributed.nn  # before the ranks join: see examples/ddp.py
+import torch.distributed.nn, torch.distributed.optim  # before the ranks join: see examples/ddp.py
 from pathlib import Path
 torch.set_num_threads(1)
 dist.init_process_group("gloo")

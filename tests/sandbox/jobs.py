@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import time
 from contextlib import ExitStack, contextmanager
@@ -99,6 +100,15 @@ def start_is_on_disk(cluster: Sandbox, job: str) -> None:
     path = cluster.layout.state / "job_state"
     while not path.exists() or path.stat().st_mtime <= asked_at_s:
         assert time.monotonic() < deadline, "Slurm writes nothing down"
+        time.sleep(0.1)
+
+
+def empty(cluster: Sandbox) -> None:
+    """Nothing runs or waits any more, whatever the test before left or did not come to."""
+    cluster.run("scancel", f"--user={os.getuid()}", check=False)
+    deadline = time.monotonic() + WITHIN_S
+    while shown := cluster.run("squeue", "-h").stdout.strip():
+        assert time.monotonic() < deadline, shown
         time.sleep(0.1)
 
 

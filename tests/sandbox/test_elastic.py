@@ -14,12 +14,12 @@ import pytest
 
 import progress
 from run_rig import SCRIPT
-from sandbox.jobs import sbatch
+from sandbox.jobs import empty, sbatch
 from sandbox.trainings import slipstream, story, until, why
 from slipstream.sandbox import Sandbox, Shape
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
 pytestmark = pytest.mark.sandbox
 
@@ -52,6 +52,12 @@ def box(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
     shape = Shape(nodes=2, gpus_per_node=2, racks=1)
     with Sandbox.started(shape, name="elastic", home=home, daemons=True, scheduler=soon) as sandbox:
         yield sandbox
+
+
+@pytest.fixture(autouse=True)
+def _nobody_else(box: Sandbox) -> None:
+    """No test finds the jobs of another one on the GPUs."""
+    empty(box)
 
 
 def begun(output: Path) -> list[tuple[int, int]]:
@@ -129,12 +135,8 @@ def test_an_operator_is_told_what_cannot_be(box: Sandbox, tmp_path: Path) -> Non
     assert slipstream(box, "resize", job, "2") is None
 
 
-def test_a_node_is_emptied_for_a_job_that_fits_nowhere(
-    box: Sandbox, tmp_path: Path, eventually: Callable[[Callable[[], bool]], bool]
-) -> None:
+def test_a_node_is_emptied_for_a_job_that_fits_nowhere(box: Sandbox, tmp_path: Path) -> None:
     """One GPU of each node is free and two of one are wanted: a training moves to make room."""
-    box.run("scancel", "--user=root", check=False)
-    assert eventually(lambda: not box.run("squeue", "-h").stdout.strip())
     hole = sbatch(box, tmp_path / "hole", "--gres=gpu:1", "--nodelist=n1", script="sleep 600")
     until(box, hole, lambda: why(box, hole).get("phase") == "running")
     train = shlex.join([sys.executable, SCRIPT, "--epochs=100000", "--pause-ms=60"])

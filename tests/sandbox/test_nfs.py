@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A checkpoint over real NFS: nfs-ganesha serves, libnfs writes and reads, in a network of its own.
 
-For Debian's packages `nfs-ganesha-vfs`, `rpcbind` and `libnfs-utils`, installed, or unpacked with
-`dpkg -x` into the folder that SLIPSTREAM_NFS_ROOT names.
+By the programs that deploy/setup/unpack.sh has fetched; they are not installed.
 """
 
 from __future__ import annotations
@@ -25,7 +24,8 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.sandbox
 
-ROOT = Path(os.environ.get("SLIPSTREAM_NFS_ROOT", "/"))
+ROOT = Path(__file__).parents[2] / "build/tools"
+PATH = ":".join(f"{ROOT}/{folder}" for folder in ("usr/bin", "usr/sbin", "sbin"))
 LIBRARIES = ROOT / "usr/lib/x86_64-linux-gnu"
 CONF = """
 NFS_CORE_PARAM {{
@@ -49,19 +49,19 @@ if ! id _rpc > /dev/null 2>&1; then  # unpacked only: what the package would hav
     (cat /etc/passwd; echo '_rpc:x:0:0::/run/rpcbind:/bin/false') > "$FOLDER/passwd"
     mount --bind "$FOLDER/passwd" /etc/passwd
 fi
-"$ROOT/sbin/rpcbind" -f & RPC=$!
+rpcbind -f & RPC=$!
 url="nfs://127.0.0.1$FOLDER/export"
 how="nfsport=20490&mountport=20491&version=3"
-for try in $(seq 50); do "$ROOT/usr/sbin/rpcinfo" -p > /dev/null 2>&1 && break; sleep 0.1; done
-"$ROOT/usr/bin/ganesha.nfsd" -F -f "$FOLDER/conf" -L "$FOLDER/log" -p "$FOLDER/pid" & SERVER=$!
+for try in $(seq 50); do rpcinfo -p > /dev/null 2>&1 && break; sleep 0.1; done
+ganesha.nfsd -F -f "$FOLDER/conf" -L "$FOLDER/log" -p "$FOLDER/pid" & SERVER=$!
 trap 'kill $SERVER $RPC' EXIT
 for try in $(seq 100); do
-    "$ROOT/usr/bin/nfs-ls" "$url?$how" > /dev/null 2>&1 && break
+    nfs-ls "$url?$how" > /dev/null 2>&1 && break
     sleep 0.1
 done
 while read -r name; do
-    "$ROOT/usr/bin/nfs-cp" "$FOLDER/here/$name" "$url/$name?$how"
-    "$ROOT/usr/bin/nfs-cp" "$url/$name?$how" "$FOLDER/there/$name"
+    nfs-cp "$FOLDER/here/$name" "$url/$name?$how"
+    nfs-cp "$url/$name?$how" "$FOLDER/there/$name"
 done
 """
 
@@ -69,10 +69,11 @@ done
 @pytest.fixture
 def folder() -> Iterator[Path]:
     """On a filesystem with file handles; short, for its name is in a URL."""
-    needed = ("usr/bin/ganesha.nfsd", "usr/bin/nfs-cp", "sbin/rpcbind")
-    missing = [name for name in needed if not (ROOT / name).exists()]
+    needed = ("ganesha.nfsd", "nfs-cp", "rpcbind")
+    missing = [name for name in needed if not shutil.which(name, path=PATH)]
     if missing or os.geteuid() != 0:
-        pytest.skip(f"no {', '.join(missing)}" if missing else "only root may have a network")
+        said = f"no {', '.join(missing)}: deploy/setup/unpack.sh build/tools"
+        pytest.skip(said if missing else "only root may have a network")
     with tempfile.TemporaryDirectory(prefix="slip-nfs-", dir="/dev/shm") as name:
         yield Path(name)
 
@@ -90,10 +91,13 @@ def test_a_checkpoint_goes_over_nfs_to_the_bit(folder: Path) -> None:
     (folder / "idmapd.conf").write_text("[General]\nDomain = localdomain\n")
     files = [one for one in (folder / "here").rglob("*") if one.is_file()]
     names = "".join(f"{one.relative_to(folder / 'here')}\n" for one in files)
-    libraries = f"{LIBRARIES}:{ROOT}/usr/lib/ganesha"
+    found = {
+        "PATH": f"{PATH}:{os.environ['PATH']}",
+        "LD_LIBRARY_PATH": f"{LIBRARIES}:{ROOT}/usr/lib/ganesha",
+    }
     done = subprocess.run(
         [str(shutil.which("unshare")), "--net", "--mount", "bash", "-c", SCRIPT],
-        env={**os.environ, "FOLDER": str(folder), "ROOT": str(ROOT), "LD_LIBRARY_PATH": libraries},
+        env={**os.environ, **found, "FOLDER": str(folder)},
         input=names,
         capture_output=True,
         text=True,

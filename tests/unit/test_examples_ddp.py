@@ -92,6 +92,12 @@ def test_jobs_on_one_node_meet_at_ports_of_their_own() -> None:
     assert ports <= set(ranks.PORTS)
 
 
+def test_jobs_of_two_clusters_on_one_machine_do_not_meet() -> None:
+    """Both count their jobs from one: a rank would join the training of the other cluster."""
+    environs = [SRUN | {"SLURM_CLUSTER_NAME": name} for name in ("one", "two")]
+    assert len({ranks.place(environ, address_of_first).port for environ in environs}) == 2
+
+
 def test_the_address_is_the_one_slurm_uses() -> None:
     """Nodes are not always reachable under their names."""
     shown = "NodeName=n1 Arch=x86_64 NodeAddr=10.0.0.7 NodeHostName=gpu07 Version=22.05.8"

@@ -7,6 +7,7 @@ What alerts and dashboards ask for is what is exported: a renamed metric must no
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import socket
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.unit
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
+TOOLS = DEPLOY.parent / "build/tools/usr/bin"
 LABELS = {
     *("phase", "reason", "mode", "gpu", "role", "job", "jobid", "guaranteed", "kind", "why"),
     *("host", "cluster", "device"),
@@ -129,9 +131,9 @@ def test_alerts_ask_for_what_is_exported(tmp_path: Path, coordinator_text: str) 
 )
 def test_prometheus_itself_understands_them(words: tuple[str, ...]) -> None:
     """By its own tool: the rules, and when they fire for whom with which words."""
-    promtool = shutil.which("promtool")
+    promtool = shutil.which("promtool", path=f"{os.environ['PATH']}:{TOOLS}")
     if promtool is None:
-        pytest.skip("promtool is not here: apt-get install prometheus")
+        pytest.skip("promtool is not here: deploy/setup/unpack.sh build/tools")
     done = subprocess.run(
         [promtool, *words], cwd=DEPLOY / "prometheus", capture_output=True, text=True, check=False
     )
