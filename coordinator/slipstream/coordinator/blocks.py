@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import glob
 import os
 import re
 import struct
@@ -158,7 +159,9 @@ def found(folder: Path) -> Iterator[Block]:
 
     Who owns a file is the kernel's word; all else in it is the user's.
     """
-    for path in sorted(folder.glob("[0-9]*/[!.]*")):
+    # Not Path.glob, which fails if a job's folder goes while it looks.
+    for name in sorted(glob.glob("[0-9]*/[!.]*", root_dir=folder)):  # noqa: PTH207
+        path = folder / name
         with contextlib.suppress(OSError, ControlBlockError):
             block = _opened(path)
             block.refresh()

@@ -9,6 +9,7 @@ anew at every start.
 
 from __future__ import annotations
 
+import glob
 import os
 import stat
 from dataclasses import dataclass
@@ -48,13 +49,10 @@ class DeviceCgroups:
             except OSError as error:
                 refused.append(f"{device}: {error.strerror}")
         # A sorted path comes before what is below it: the job, its steps, their tasks.
-        steps = sorted(job.glob("step_*"))
-        for folder in (
-            job,
-            *steps,
-            *(task for step in steps for task in sorted(step.glob("task_*"))),
-        ):
-            refused += _allow(folder, rules)
+        # Not Path.glob, which fails if a step's folder goes while it looks.
+        below = (glob.glob(name, root_dir=job) for name in ("step_*", "step_*/task_*"))  # noqa: PTH207
+        for folder in ("", *(name for names in below for name in sorted(names))):
+            refused += _allow(job / folder, rules)
         return Grant(constrained=True, refused=tuple(refused))
 
     def _job(self, uid: int, job_id: int) -> Path | None:
