@@ -243,8 +243,14 @@ def wrapped(box: Sandbox) -> Iterator[Sandbox]:
 
 
 def _with_conf(box: Sandbox, text: str) -> None:
+    """In good order: killed, Slurm would forget which jobs of earlier tests have ended."""
     box.layout.slurm_conf.write_text(text)
-    box.kill("slurmctld")
+    controller = box.daemons()["slurmctld"]
+    controller.send(signal.SIGTERM)
+    deadline_s = time.monotonic() + PATIENCE_S
+    while controller.alive:
+        assert time.monotonic() < deadline_s
+        time.sleep(0.1)
     _controller_back(box)
 
 
