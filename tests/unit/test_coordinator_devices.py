@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from passing import come_and_go
 from slipstream.coordinator import devices
-from slipstream.coordinator.devices import DeviceCgroups
+from slipstream.coordinator.devices import DeviceCgroups, Grant
 
 pytestmark = pytest.mark.unit
 
@@ -36,6 +37,16 @@ def test_a_job_that_slurm_does_not_constrain_needs_nothing(tmp_path: Path) -> No
     """There is no cgroup of it."""
     grant = DeviceCgroups(tmp_path).grant(uid=1000, job_id=7, devices=[NULL])
     assert (grant.constrained, grant.refused) == (False, ())
+
+
+def test_steps_may_end_while_a_job_is_granted_devices(tmp_path: Path) -> None:
+    """A step that begins has its devices, whatever becomes of the others."""
+    job = job_tree(tmp_path, "step_1")
+    with come_and_go(*(job / f"step_{number}" for number in range(10, 20))):
+        for _ in range(300):
+            grant = DeviceCgroups(tmp_path).grant(uid=1000, job_id=7, devices=[NULL])
+            assert grant == Grant(constrained=True)
+    assert granted(job / "step_1")
 
 
 def test_job_steps_and_tasks_are_all_granted(tmp_path: Path) -> None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import os
 import subprocess
-import threading
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 
+from passing import come_and_go
 from slipstream.coordinator import blocks, events, phases, settings
 from slipstream.coordinator.gpus import GpuSample, Window
 from slipstream.coordinator.joining import Owner
@@ -117,23 +117,9 @@ def test_pages_are_found_again(tmp_path: Path) -> None:
 def test_pages_may_go_while_they_are_looked_for(tmp_path: Path) -> None:
     """A job that ends takes its folder along; the others' pages are found."""
     blocks.create(tmp_path, IDENTITY, lease_until_ns=1)
-    is_over = threading.Event()
-
-    def come_and_go() -> None:
-        while not is_over.is_set():
-            for number in range(10, 20):
-                (tmp_path / str(number)).mkdir()
-            for number in range(10, 20):
-                (tmp_path / str(number)).rmdir()
-
-    jobs = threading.Thread(target=come_and_go)
-    jobs.start()
-    try:
+    with come_and_go(*(tmp_path / str(number) for number in range(10, 20))):
         for _ in range(1000):
             assert [block.identity for block in blocks.found(tmp_path)] == [IDENTITY]
-    finally:
-        is_over.set()
-        jobs.join()
 
 
 def test_a_page_belongs_to_the_jobs_user_and_its_folder_does_not(tmp_path: Path) -> None:
