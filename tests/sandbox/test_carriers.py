@@ -172,7 +172,7 @@ def test_a_guaranteed_job_waits_for_its_accounts_quota(box: Box, eventually: Eve
     assert eventually(lambda: box.where(first).startswith("RUNNING")), box.why(first)
     assert eventually(lambda: box.why(first).get("phase") == "running")
     second = box.job(*words, "--account=lab")
-    assert eventually(lambda: box.why(second).get("reason") == "over_quota"), box.why(second)
+    assert eventually(lambda: box.why(second).get("reason") == "over_quota"), f"{box.why(second)}"
     third = box.job(*words, "--account=shop")
     assert eventually(lambda: box.where(third).startswith("RUNNING")), box.why(third)
     assert box.where(second) == "PENDING"
