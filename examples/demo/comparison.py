@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 OWNERS: Final = {"production jobs": "production", "all owners": ""}
 """Whose mini-batches are compared: a name, and how their jobs' names begin."""
 NO_THROTTLE: Final = (
-    "Guests are not throttled here: coordinators only observe (--mode enforce is a first form), "
-    "and nothing keeps a guest from slowing its owner down."
+    "Guests are not throttled in this comparison: its coordinators observe, and nothing keeps a "
+    "guest from slowing its owner down. In mode enforce they do, and short guests take longer."
 )
 
 
