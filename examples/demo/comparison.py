@@ -16,7 +16,7 @@ OWNERS: Final = {"production jobs": "production", "all owners": ""}
 """Whose mini-batches are compared: a name, and how their jobs' names begin."""
 NO_THROTTLE: Final = (
     "Guests are not throttled in this comparison: its coordinators observe, and nothing keeps a "
-    "guest from slowing its owner down. In mode enforce they do, and short guests take longer."
+    "guest from slowing its owner down. Mode enforce does, and short guests then take longer."
 )
 
 
