@@ -6,6 +6,11 @@ from __future__ import annotations
 import signal
 
 import pytest
+from hypothesis import settings
+
+# How long an example takes is no property of ours: two other clusters run on these cores.
+settings.register_profile("untimed", settings(), deadline=None)
+settings.load_profile("untimed")
 
 # A shell starts what it leaves in the background with Ctrl-C ignored, and everything below it would
 # inherit that: tests that interrupt a program need it as a user's terminal has it.

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterator
     from pathlib import Path
 
+    from slipstream.core.advice import Advice
     from slipstream.core.events import Event
     from slipstream.core.sights import NodeSight
     from slipstream.scheduler.journal import Entry
@@ -41,6 +42,8 @@ class Served:
     engine: Engine
     loop: asyncio.AbstractEventLoop
     entries: list[Entry] = field(default_factory=list)
+    ahead: list[Advice] = field(default_factory=list)
+    """What was said of jobs before they were answered."""
     holds: bool = False
     bursts: int = 0
     """How often those who came together were said to be in the queue."""
@@ -91,6 +94,7 @@ def served(
     entries: list[Entry] = []
     engine = Engine(machine(*nodes, rules=RULES), entries.append, folder / "disable")
     rig = Served(folder, engine, loop, entries)
+    engine.ahead = rig.ahead.append
     uids = frozenset({0, os.geteuid()}) if trusted is None else trusted
     listener = socket.create_server(("127.0.0.1", 0)) if web else None
     if listener:

@@ -95,9 +95,7 @@ ALPHABET = st.sampled_from("abz019AZ_-=:,/. +\n\x7fé") | st.characters(
 )
 
 
-@settings(
-    max_examples=600, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=600, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(twin=st.sampled_from(TWINS), text=st.text(ALPHABET, max_size=90))
 def test_both_sides_agree_on_anything(
     interpreter: Lua, library: ctypes.CDLL, twin: str, text: str

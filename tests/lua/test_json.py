@@ -15,9 +15,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.lua
 
-QUICK = settings(
-    max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+QUICK = settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**50), 2**50) | st.text(),
     lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),

@@ -121,7 +121,7 @@ class AnySequence(RuleBasedStateMachine):
 
 
 TestAnySequence = AnySequence.TestCase
-TestAnySequence.settings = settings(max_examples=30, stateful_step_count=15, deadline=None)
+TestAnySequence.settings = settings(max_examples=30, stateful_step_count=15)
 
 
 @pytest.fixture(scope="module")
@@ -163,9 +163,7 @@ def harm(whole: bytes, how: str, numbers: list[int]) -> bytes:
     return bytes(raw)
 
 
-@settings(
-    max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=400, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(damage=st.lists(damages, min_size=1, max_size=4))
 def test_a_damaged_board_never_says_what_was_not_said(
     damaged: tuple[Path, bytes, BoardProbe], damage: list[tuple[str, list[int]]]
@@ -184,7 +182,7 @@ def test_a_damaged_board_never_says_what_was_not_said(
         )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(damage=st.lists(damages, min_size=1, max_size=4), raw=st.binary(max_size=3000))
 def test_the_next_writer_takes_any_damage(damage: list[tuple[str, list[int]]], raw: bytes) -> None:
     """Whatever file is there, a writer opens it and what it then says is found."""
@@ -210,7 +208,6 @@ def probe(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BoardProbe]:
         yield reader
 
 
-@settings(deadline=None)
 @given(
     nodes=st.one_of(
         st.lists(names, min_size=1, max_size=40),
@@ -226,7 +223,6 @@ def test_names_come_through_folding(probe: BoardProbe, nodes: list[str]) -> None
     assert sorted(unfolded) == sorted(set(nodes))
 
 
-@settings(deadline=None)
 @given(text=st.one_of(st.text(), st.text("n[]0123456789,-", max_size=30)))
 def test_any_text_is_a_list_or_none(probe: BoardProbe, text: str) -> None:
     """No text makes the reader read beyond it; names it makes are names."""
@@ -237,7 +233,6 @@ def test_any_text_is_a_list_or_none(probe: BoardProbe, text: str) -> None:
 words = st.sampled_from(["v=1", "v=2", f"token={ALWAYS}", "token=12", "class=auto", "x", "]", "["])
 
 
-@settings(deadline=None)
 @given(
     comment=st.one_of(
         st.text().filter(lambda text: "\0" not in text),

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from cluster_histories import SHARES, Step, histories, lived, rules
 from slipstream.core.cluster.jobs import Standing
@@ -25,7 +25,6 @@ pytestmark = pytest.mark.property
 WAITS = {Reason.NO_FREE_GPU, Reason.OVER_QUOTA, Reason.RESERVING, Reason.WAITS_FOR_TURN}
 
 
-@settings(deadline=None)
 @given(histories, rules)
 def test_nothing_is_anywhere_that_cannot_be_there(history: list[Step], by: ClusterRules) -> None:
     """The ledger checks owners, memory and places after every event; the brain agrees with it."""
@@ -37,7 +36,6 @@ def test_nothing_is_anywhere_that_cannot_be_there(history: list[Step], by: Clust
         assert (job.standing is Standing.PARKED) is (ref in ledger.parked)
 
 
-@settings(deadline=None)
 @given(histories, rules)
 def test_every_waiting_job_has_a_reason(history: list[Step], by: ClusterRules) -> None:
     """And a running one has none to wait."""
@@ -45,7 +43,6 @@ def test_every_waiting_job_has_a_reason(history: list[Step], by: ClusterRules) -
         assert (job.reason in WAITS) is (job.standing is not Standing.SEATED), job
 
 
-@settings(deadline=None)
 @given(histories)
 def test_quotas_hold(history: list[Step]) -> None:
     """Guaranteed owners of a tenant have no more than its quota, or are one job larger than it."""
@@ -60,7 +57,6 @@ def test_quotas_hold(history: list[Step]) -> None:
         assert charged <= brain.tenants.quota(tenant) or len(owners) == 1
 
 
-@settings(deadline=None)
 @given(histories)
 def test_guaranteed_jobs_are_never_parked(history: list[Step]) -> None:
     """By nobody."""
@@ -68,7 +64,6 @@ def test_guaranteed_jobs_are_never_parked(history: list[Step]) -> None:
     assert not [ref for ref in ledger.parked if ledger.brain.jobs[ref].is_guaranteed]
 
 
-@settings(deadline=None)
 @given(histories)
 def test_nobody_is_starved(history: list[Step]) -> None:
     """If nothing more comes and jobs end after their time, everybody has sat in the end."""
@@ -86,7 +81,6 @@ def test_nobody_is_starved(history: list[Step]) -> None:
     ]
 
 
-@settings(deadline=None)
 @given(histories, rules)
 def test_what_is_kept_counted_is_what_a_count_finds(history: list[Step], by: ClusterRules) -> None:
     """Only what differs is counted after an event, and nothing is lost on the way."""

@@ -10,7 +10,7 @@ from io import StringIO
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from cluster_histories import SHARES, Step, histories, lived, rules
 from slipstream.core.cluster.brain import Brain
@@ -72,7 +72,6 @@ def test_a_journal_that_was_changed_is_noticed() -> None:
     assert "Difference(" in ran(REPLAY, "3", journal)
 
 
-@settings(deadline=None)
 @given(histories, rules)
 def test_whatever_happened_is_decided_again_alike(history: list[Step], by: ClusterRules) -> None:
     """Nothing outside of events and rules decides: no clock, no random state, no memory."""

@@ -63,7 +63,7 @@ def crowded(rules: ClusterRules = RULES, job_class: JobClass = JobClass.SHARED) 
     return crowd
 
 
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 @given(st.integers(1, 12), st.sampled_from(CLASSES), st.integers(0, 40))
 def test_nobody_is_too_large_to_have_a_turn(gpus: int, job_class: JobClass, later: int) -> None:
     """GPUs become free one by one, and small jobs would take each of them."""
@@ -73,7 +73,7 @@ def test_nobody_is_too_large_to_have_a_turn(gpus: int, job_class: JobClass, late
     assert crowd.live(2 * RULES.overdue_s, until_sits="large")
 
 
-@settings(deadline=None, max_examples=10)
+@settings(max_examples=10)
 @given(st.integers(2, 12), st.integers(2, 12))
 def test_gangs_start_one_after_the_other_where_nobody_can_be_parked(one: int, two: int) -> None:
     """All others are guaranteed as well: what is there is kept until it is enough."""
@@ -88,7 +88,7 @@ def test_gangs_start_one_after_the_other_where_nobody_can_be_parked(one: int, tw
             crowd.ledger.left(name)
 
 
-@settings(deadline=None, max_examples=10)
+@settings(max_examples=10)
 @given(st.integers(2, 12))
 def test_no_tenants_small_jobs_have_all_of_its_quota_for_ever(gpus: int) -> None:
     """A large one that has waited for its quota keeps them back, also if it is larger than that."""
@@ -105,7 +105,7 @@ def test_without_reservations_a_guaranteed_gang_waits_for_ever() -> None:
     assert not crowd.live(20 * SHORT_S, until_sits="gang")
 
 
-@settings(deadline=None, max_examples=10)
+@settings(max_examples=10)
 @given(st.integers(1, 12), st.floats(1_000.0, 100_000.0))
 def test_nobody_had_so_much_that_it_never_has_a_turn_again(gpus: int, ran_s: float) -> None:
     """It goes up a level now and then, to the first one and before all of it."""

@@ -50,14 +50,12 @@ def decided(machine: Machine, history: Sequence[Event]) -> list[list[Command]]:
     return [machine.handle(event) for event in history]
 
 
-@settings(deadline=None)
 @given(histories | lively)
 def test_the_same_events_give_the_same_commands(history: list[Event]) -> None:
     """Two machines that are told the same say the same."""
     assert decided(Machine(RULES), history) == decided(Machine(RULES), history)
 
 
-@settings(deadline=None)
 @given(histories | lively, st.integers(0, 30))
 def test_a_checkpoint_stands_for_all_that_came_before(history: list[Event], at: int) -> None:
     """A machine restored in the middle commands from there on what the old one does."""
@@ -69,7 +67,6 @@ def test_a_checkpoint_stands_for_all_that_came_before(history: list[Event], at: 
     assert old.state.remembered(0.0) == new.state.remembered(0.0)
 
 
-@settings(deadline=None)
 @given(histories | lively)
 def test_every_job_has_a_reason_that_fits_its_phase(history: list[Event]) -> None:
     """A waiting job of ours always says what it waits for; a running one never does."""
@@ -82,7 +79,6 @@ def test_every_job_has_a_reason_that_fits_its_phase(history: list[Event]) -> Non
             assert record.reason not in (Reason.NOT_SEEN_YET, Reason.LEFT_TO_SLURM)
 
 
-@settings(deadline=None)
 @given(histories | lively)
 def test_the_board_is_what_the_machine_believes(history: list[Event]) -> None:
     """Carrying out the commands one by one leaves exactly the advice the machine has in mind."""
@@ -102,7 +98,6 @@ def test_the_board_is_what_the_machine_believes(history: list[Event]) -> None:
         assert board == {}
 
 
-@settings(deadline=None)
 @given(histories | lively)
 def test_advice_never_promises_more_than_there_is(history: list[Event]) -> None:
     """No GPU and no slot is advised to two jobs by one round of planning."""
@@ -145,7 +140,6 @@ def _open_gpus(state: State, name: str, now_s: float) -> int:
     return max(0, node.gpus - len(shut) - unseen)
 
 
-@settings(deadline=None)
 @given(histories)
 def test_guests_sit_only_where_gpus_take_guests(history: list[Event]) -> None:
     """Seats that are advised are open ones; who finds none is required to wait, owners never."""
@@ -178,7 +172,6 @@ def test_guests_sit_only_where_gpus_take_guests(history: list[Event]) -> None:
         assert count <= 3 * _open_gpus(state, name, now_s), name
 
 
-@settings(deadline=None)
 @given(histories)
 def test_every_waiting_guest_is_advised_or_left_for_a_reason(history: list[Event]) -> None:
     """None slips past: a guest without advice is one that Slurm cannot start, or nobody could."""
@@ -195,7 +188,6 @@ def test_every_waiting_guest_is_advised_or_left_for_a_reason(history: list[Event
             assert bool(spoken) is (record.reason not in left), record
 
 
-@settings(deadline=None)
 @given(histories | lively)
 def test_what_the_brain_believes_is_what_was_seen(history: list[Event]) -> None:
     """Told piece by piece, it believes what one believes that is told everything at once."""
@@ -227,7 +219,6 @@ def _seated(mirror: Mirror) -> dict[str, tuple[object, ...]]:
     }
 
 
-@settings(deadline=None)
 @given(histories | lively)
 def test_only_who_can_go_on_elsewhere_is_moved_and_only_where_all_is_enforced(
     history: list[Event],
@@ -251,7 +242,6 @@ def test_only_who_can_go_on_elsewhere_is_moved_and_only_where_all_is_enforced(
         assert len(state.moves) <= MOST_AT_ONCE
 
 
-@settings(deadline=None)
 @given(histories | lively)
 def test_only_auto_jobs_become_guests(history: list[Event]) -> None:
     """After a while, where everything is carried out, if they can and there is a seat."""
@@ -266,7 +256,6 @@ def test_only_auto_jobs_become_guests(history: list[Event]) -> None:
                 assert event.at_s - record.since_s >= machine.state.rules.guest_after_s
 
 
-@settings(deadline=None)
 @given(histories | lively)
 def test_only_who_yields_is_given_time_and_no_more_than_it_waited(history: list[Event]) -> None:
     """Where everything is carried out; in whole minutes, so that less than one is a present."""
@@ -285,7 +274,6 @@ def test_only_who_yields_is_given_time_and_no_more_than_it_waited(history: list[
                 assert wait.given_s < wait.owed_s + 60
 
 
-@settings(deadline=None)
 @given(histories | lively)
 def test_upgrades_keep_quotas_and_owners_apart(history: list[Event]) -> None:
     """Only `auto` guests, on GPUs and within quotas that are free; only placeholders are ended."""
@@ -326,7 +314,6 @@ def _assert_one_owner_each(state: State) -> None:
             assert owners == {None}, one
 
 
-@settings(deadline=None)
 @given(histories)
 def test_every_submission_gets_one_short_line(history: list[Event]) -> None:
     """job_submit shows at most 400 bytes of printable text, and drops anything else."""
@@ -338,7 +325,7 @@ def test_every_submission_gets_one_short_line(history: list[Event]) -> None:
 
 
 @given(histories | lively)
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_the_machine_comes_to_rest(history: list[Event]) -> None:
     """Told that nothing has happened, it has nothing more to say."""
     machine = Machine(RULES)

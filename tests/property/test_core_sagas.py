@@ -181,7 +181,6 @@ walks = st.lists(
 )
 
 
-@settings(deadline=None)
 @given(walks, st.sampled_from([("n1",), ("n1", "n2")]))
 def test_whoever_dies_the_job_runs_or_waits_with_a_size_that_its_user_said(
     walk: list[tuple[str, float, bool]], names: tuple[str, ...]
@@ -207,7 +206,7 @@ def test_whoever_dies_the_job_runs_or_waits_with_a_size_that_its_user_said(
     ], "every stage has an end"
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(st.lists(st.booleans(), min_size=12, max_size=12))
 def test_it_grows_and_shrinks_whoever_dies_on_the_way(loses: list[bool]) -> None:
     """A scheduler that dies over any of these events: the next one gets it there."""

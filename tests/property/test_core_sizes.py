@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from core_histories import lively
 from core_world import RULES
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.property
 
 
-@settings(deadline=None)
 @given(lively)
 def test_sizes_stay_within_what_was_said(history: list[Event]) -> None:
     """Only who said so is resized, to a size it said; who waits goes back to what it asked for.

@@ -68,9 +68,7 @@ def test_what_is_read_is_what_was_written(model: Model, data: bytes) -> None:
     assert again.sharing.runs == 4
 
 
-@settings(
-    max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(at=st.integers(0, 10**6), bit=st.integers(0, 7))
 def test_one_bit_is_enough(data: bytes, at: int, bit: int) -> None:
     """Wherever it is flipped, the file is refused."""
@@ -80,9 +78,7 @@ def test_one_bit_is_enough(data: bytes, at: int, bit: int) -> None:
         parse(bytes(broken))
 
 
-@settings(
-    max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(length=st.integers(0, 10**6))
 def test_half_a_file_is_none(data: bytes, length: int) -> None:
     """However much of it is there."""

@@ -60,7 +60,7 @@ def families(draw: st.DrawFn) -> list[torch.Tensor]:
     return tensors
 
 
-@settings(max_examples=30, deadline=None)  # each looks through all objects of this process
+@settings(max_examples=30)  # each looks through all objects of this process
 @given(tensors=families(), times=st.integers(1, 2))
 def test_whatever_is_parked_comes_back(tensors: list[torch.Tensor], times: int) -> None:
     """Values, shapes, strides, who shares with whom; while parked, nothing is on the device."""
@@ -77,7 +77,7 @@ def test_whatever_is_parked_comes_back(tensors: list[torch.Tensor], times: int) 
     assert [storages.number(one.untyped_storage()) for one in tensors] == numbers
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     sizes=st.lists(st.integers(1, 400_000), min_size=1, max_size=30),
     order=st.randoms(use_true_random=False),
@@ -97,7 +97,7 @@ def test_slots_in_use_never_overlap(sizes: list[int], order: object) -> None:
         assert bool((slot == number).all())
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     budget_bytes=st.integers(0, 1 << 21),
     shape=st.tuples(st.integers(1, 200), st.integers(1, 200)),
@@ -121,7 +121,7 @@ def test_what_was_saved_is_what_is_given_back(
             assert spill.unpack(handle).tolist() == expected
 
 
-@settings(max_examples=5, deadline=None)  # as above, several times
+@settings(max_examples=5)  # as above, several times
 @example(caps=[1 << 20, 5000, 0, 1])
 @given(caps=st.lists(st.integers(0, 1 << 20), min_size=1, max_size=5))
 def test_any_sequence_of_caps_learns_the_same(caps: list[int]) -> None:

@@ -101,7 +101,7 @@ def test_a_whole_job_is_never_worse_than_its_first_container_s_luck(
     assert score([gang], [ours], cluster) <= score([gang], [theirs], cluster) + slack
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(clusters(), jobs(), WEIGHTS, st.integers(0, 3))
 def test_a_batch_is_possible_and_never_worse_than_best_fit(
     cluster: Room, gangs: list[Gang], weights: Weights, seed: int

@@ -74,7 +74,7 @@ def check(world: World) -> None:
             assert body.asked_to_return_s is None
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 def test_promises_hold_whatever_happens(data: st.DataObject) -> None:
     """Caps add up to no more than the device, one turn per GPU, owners are left alone.
@@ -111,7 +111,7 @@ def test_promises_hold_whatever_happens(data: st.DataObject) -> None:
     assert all(0 <= one.share_pct <= 100 for one in told)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(
     weights=st.lists(st.integers(1, 16), min_size=2, max_size=6),
     park_s=st.sampled_from([0.0, 0.2, 1.0]),
@@ -126,7 +126,7 @@ def test_time_goes_by_weight(weights: list[int], park_s: float) -> None:
     assert sum(had) ** 2 / (len(had) * sum(one * one for one in had)) >= 0.97
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(data=st.data())
 def test_nobody_starves(data: st.DataObject) -> None:
     """Jobs of one priority on any GPUs, gangs among them: each trains within a few rounds."""

@@ -60,7 +60,7 @@ class Model:
 
 
 @given(stories)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_the_queue_follows_its_rules(story: list[tuple[str, set[int], int]]) -> None:
     """Whatever happens: the same kernels at the same times, the same totals, the same to come."""
     gpu = gpu_state.Gpu()
@@ -83,7 +83,7 @@ def test_the_queue_follows_its_rules(story: list[tuple[str, set[int], int]]) -> 
 
 
 @given(stories)
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_a_repair_of_what_is_in_order_changes_nothing(
     story: list[tuple[str, set[int], int]],
 ) -> None:

@@ -29,7 +29,7 @@ copies = st.tuples(st.just("copy"), st.integers(0, 400_000))  # bytes, at 1 GB/s
 pauses = st.tuples(st.just("sleep"), st.integers(0, 1000))
 synchronizing = st.tuples(st.just("synchronize"), st.just(0))
 programs = st.lists(st.one_of(kernels, kernels, copies, pauses, synchronizing), max_size=25)
-few = settings(max_examples=15, deadline=None)
+few = settings(max_examples=15)
 
 
 @pytest.fixture
@@ -87,7 +87,7 @@ def test_nvml_reports_the_use_that_was_launched(node: Path) -> None:
 
     with workers(node, 0, 0) as together:
 
-        @settings(max_examples=3, deadline=None)
+        @settings(max_examples=3)
         @given(st.tuples(st.integers(1, 40), st.integers(1, 40)))
         def check(burst_ms: tuple[int, int]) -> None:
             since_us = time.time_ns() // 1000

@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 import sys
 import time
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -178,6 +180,30 @@ def test_a_guaranteed_job_waits_for_its_accounts_quota(box: Box, eventually: Eve
     assert box.where(second) == "PENDING"
     box.cluster.run("scancel", first)
     assert eventually(lambda: box.where(second).startswith("RUNNING")), box.why(second)
+
+
+def test_a_disk_that_takes_its_time_lets_nobody_past_a_quota(
+    box: Box, eventually: Eventually
+) -> None:
+    """Slurm looks for places while the journal cannot be written: what we answered holds already.
+
+    The second of two alike is answered from the first, if it comes soon enough.
+    """
+    words = ("--gres=gpu:1", "--slip-class=guaranteed", "--account=lab")
+    first = box.job(*words)
+    assert eventually(lambda: box.why(first).get("phase") == "running"), box.why(first)
+    with closing(sqlite3.connect(box.cluster.layout.state / "journal.sqlite")) as journal:
+        journal.execute("BEGIN IMMEDIATE")
+        late = [box.job(*words) for _ in range(2)]
+        assert eventually(lambda: all(box.why(job).get("phase") == "waiting" for job in late))
+        for _ in range(2):
+            plain = box.job()  # behind them: Slurm has passed them over
+            assert eventually(lambda job=plain: box.where(job).startswith("RUNNING"))  # type: ignore[misc]
+        assert {box.where(job) for job in late} == {"PENDING"}
+        journal.rollback()
+    box.cluster.run("scancel", first)
+    assert eventually(lambda: box.where(late[0]).startswith("RUNNING")), box.why(late[0])
+    assert box.where(late[1]) == "PENDING"
 
 
 def test_nodes_are_kept_for_a_gang_and_guests_sit_there(box: Box, eventually: Eventually) -> None:

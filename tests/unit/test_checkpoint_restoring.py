@@ -96,9 +96,7 @@ def test_the_optimizer_owns_what_it_is_given(tmp_path: Path) -> None:
     assert equal(second.numbers(), before)
 
 
-@settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     where=st.floats(0, 1, exclude_max=True),
     bit=st.integers(0, 7),

@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import threading
 import time
+from collections import deque
 from typing import TYPE_CHECKING
 
 import pytest
@@ -14,6 +16,7 @@ from slipstream.core.classes import Strength
 from slipstream.core.reasons import Reason
 from slipstream.scheduler.board_sink import FILE_NAME, BoardSink
 from slipstream.scheduler.sink import SinkError
+from slipstream.slurm_plugin.advice_board import AdviceBoard
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -53,6 +56,25 @@ def test_advice_is_put_replaced_and_taken_down(tmp_path: Path) -> None:
     sink.replace([advice(2, "n1")])
     assert said(sink) == {(token(2), None): ("n1",)}
     assert (tmp_path / FILE_NAME).exists()
+
+
+def test_what_is_said_ahead_and_again_is_written_once(tmp_path: Path) -> None:
+    """By two threads: the one that answers, and the one that has written the journal."""
+    sink = BoardSink(tmp_path)
+    jobs = [advice(number, "n1") for number in range(1, 301)]
+    answering = threading.Thread(target=lambda: deque(map(sink.ahead, jobs), 0))
+    answering.start()
+    for one in jobs:
+        sink.advise(one)
+    answering.join()
+    assert said(sink) == {(one.token, None): ("n1",) for one in jobs}
+    path = tmp_path / FILE_NAME
+    before = path.read_bytes()
+    sink.advise(jobs[7])
+    assert path.read_bytes() == before
+    sink._board.close()  # noqa: SLF001 (it has one writer)
+    with AdviceBoard(path) as found:
+        assert {one.token for one in found.said()} == {one.token for one in jobs}
 
 
 def test_what_the_board_refuses_is_a_refusal(tmp_path: Path) -> None:

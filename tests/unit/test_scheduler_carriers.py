@@ -120,6 +120,16 @@ def test_a_job_is_held_then_bound_and_each_thing_once() -> None:
     assert [change.required_nodes for change in world.changes] == [None, ("n1",)]
 
 
+def test_a_job_held_at_its_submission_is_not_let_go_over_a_slow_disk() -> None:
+    """It is in the queue before its advice is on disk: what was said ahead keeps it."""
+    world = World(jobs=(held(JOB, for_s=8),))
+    sink = world.sink()
+    sink.ahead(advice())
+    sink.tick()
+    (change,) = world.changes
+    assert isinstance(change.start_at_s, int)
+
+
 def test_nowhere_is_a_hold() -> None:
     """No longer than the advice."""
     world = World()
@@ -269,6 +279,9 @@ class Sink:
     refuses: bool = False
     given: list[object] = field(default_factory=list)
 
+    def ahead(self, advice: Advice) -> None:
+        self._take(("ahead", advice))
+
     def advise(self, advice: Advice) -> None:
         self._take(advice)
 
@@ -290,9 +303,11 @@ def test_all_carriers_are_told_even_if_one_refuses() -> None:
     said = advice("n1")
     carriers = Carriers(bad, good)
     with pytest.raises(SinkError, match="full"):
+        carriers.ahead(said)
+    with pytest.raises(SinkError, match="full"):
         carriers.advise(said)
     with pytest.raises(SinkError, match="full"):
         carriers.withdraw(token(1), 2)
     with pytest.raises(SinkError, match="full"):
         carriers.replace([said])
-    assert good.given == [said, (token(1), 2), (said,)]
+    assert good.given == [("ahead", said), said, (token(1), 2), (said,)]

@@ -7,6 +7,8 @@ import json
 import signal
 import subprocess
 import sys
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,7 +16,7 @@ import pytest
 
 from core_world import looked, machine, node, request, sight, submitted, token
 from slipstream.core.advice import advice_key
-from slipstream.core.commands import Requeue, Save
+from slipstream.core.commands import Advise, Requeue, Save
 from slipstream.core.events import CommandRefused, SwitchedOff, SwitchedOn
 from slipstream.scheduler.daemon import replayed
 from slipstream.scheduler.enactor import Enactor
@@ -34,6 +36,7 @@ CHILD = """
 import os, signal, sys
 from pathlib import Path
 from core_world import looked, machine, node, request, sight, submitted, token
+from slipstream.core.commands import Advise
 from slipstream.scheduler.enactor import Enactor
 from slipstream.scheduler.journal import Entry, Journal
 from unit.test_scheduler_crash import FileBoard, history
@@ -60,8 +63,12 @@ folder, dies = Path(sys.argv[1]), sys.argv[2]
 one = machine()
 enactor = Enactor(DeadlyJournal(folder / "journal.sqlite"), Deadly(folder), print, print)
 enactor.start(())
-for event in history():
-    enactor.put(Entry(event, tuple(one.handle(event))))
+entries = [Entry(event, tuple(one.handle(event))) for event in history()]
+for command in (command for entry in entries for command in entry.commands):
+    if isinstance(command, Advise):
+        enactor.ahead(command.advice)
+for entry in entries:
+    enactor.put(entry)
 enactor.stop()
 """
 
@@ -72,6 +79,10 @@ class FileBoard:
     def __init__(self, folder: Path) -> None:
         self._folder = folder / "board"
         self._folder.mkdir(exist_ok=True)
+
+    def ahead(self, advice: Advice) -> None:
+        """The same file, before anything is journalled."""
+        FileBoard.advise(self, advice)
 
     def advise(self, advice: Advice) -> None:
         """One file."""
@@ -95,6 +106,10 @@ class FileBoard:
 
 class FullBoard(FileBoard):
     """One that takes nothing."""
+
+    def ahead(self, advice: Advice) -> None:
+        """Refuse."""
+        self.advise(advice)
 
     def advise(self, advice: Advice) -> None:
         """Refuse."""
@@ -128,7 +143,9 @@ def test_kill_9_at_any_point_leads_to_the_same_end(tmp_path: Path, dies: str) ->
         text=True,
     )
     assert done.returncode == (0 if dies == "never" else -signal.SIGKILL), done.stderr
+    assert FileBoard(tmp_path).says(), "it was said before the journal was written"
     one, journal = restart(tmp_path)
+    assert {*FileBoard(tmp_path).says()} == {*one.state.advice}, "nothing that nobody remembers"
     # Before the journal nothing is known; but the job's marker and Slurm's nodes are.
     seen = looked(20.0, sight("7", request(1)))
     events: list[Event] = [machine(node("n1"), node("n2")).state.remembered(19.0), seen]
@@ -143,6 +160,18 @@ def test_kill_9_at_any_point_leads_to_the_same_end(tmp_path: Path, dies: str) ->
     assert all(outcome is Outcome.DONE for _, outcome in found)
     assert journal.intentions() == []
     journal.close()
+
+
+def test_the_first_advice_of_a_job_does_not_wait_for_the_disk(tmp_path: Path) -> None:
+    """Slurm may look for a place for it at once; a board that refuses is heard of later."""
+    with closing(Journal(tmp_path / "journal.sqlite")) as journal:
+        commands = machine(node("n1")).handle(submitted(request(1)))
+        (said,) = [one.advice for one in commands if isinstance(one, Advise)]
+        board, never = FileBoard(tmp_path), Enactor(journal, FileBoard(tmp_path), print, print)
+        never.ahead(said)
+        assert board.says() == {token(1): ["n1"]}
+        Enactor(journal, FullBoard(tmp_path), print, print).ahead(replace(said, token=token(2)))
+        assert board.says() == {token(1): ["n1"]}
 
 
 def test_refused_advice_comes_back_as_an_event(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from core_world import RULES, full, machine, node, token
 from scheduler_rig import served, submission
+from slipstream.core.commands import Advise
 from slipstream.core.events import JobSubmitted, TimerFired
 from slipstream.scheduler.engine import Engine
 from slipstream.scheduler.messages import read_clues, sized
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from slipstream.core.advice import Advice
     from slipstream.core.sights import NodeSight
     from slipstream.scheduler.journal import Entry
 
@@ -48,6 +50,8 @@ class Desk:
             folder / "off",
             clock=lambda: self.now_s,
         )
+        self.ahead: list[Advice] = []
+        self.engine.ahead = self.ahead.append
         self.repeats = Repeats(self.engine, self.settles.append, lambda: self.now_s)
 
     def ask(self, line: bytes) -> bool:
@@ -58,7 +62,8 @@ class Desk:
         clues = read_clues(line)
         request = sized(clues.request, self.engine.estimator.of(clues))
         commands = self.engine.submit(JobSubmitted(self.now_s, request))
-        self.repeats.keep(line, clues, request, commands, b"as before\n")
+        advice = [one.advice for one in commands if isinstance(one, Advise)]
+        self.repeats.keep(line, clues, request, advice, b"as before\n")
         return False
 
 
@@ -76,6 +81,19 @@ def test_a_burst_is_answered_as_one_by_one(tmp_path: Path) -> None:
         told = [list(one.commands) for one in rig.entries if isinstance(one.event, JobSubmitted)]
         assert told == commands
         assert rig.engine.counters.submissions == BURST - 1
+
+
+def test_a_repeat_has_its_advice_before_it_is_settled(tmp_path: Path) -> None:
+    """Its own token, and what is said of it when it is settled."""
+    desk = Desk(tmp_path, full(node("n1")))
+    assert [desk.ask(asked(1)), desk.ask(asked(2))] == [False, True]
+    (first,) = desk.entries
+    (early,) = desk.ahead
+    assert early.token == token(2)
+    desk.settles[0]()
+    (said,) = [one.advice for one in desk.entries[1].commands if isinstance(one, Advise)]
+    assert replace(early, until_s=said.until_s) == said
+    assert first.commands
 
 
 def test_what_was_given_a_place_is_looked_at_again(tmp_path: Path) -> None:

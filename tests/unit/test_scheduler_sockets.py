@@ -86,6 +86,13 @@ def test_a_submission_is_answered_with_a_sentence(rig: Served) -> None:
     assert [type(one) for one in entry.commands] == [Admit, Advise]
 
 
+def test_advice_is_given_before_the_answer(rig: Served) -> None:
+    """Slurm may start the job as soon as it has the answer."""
+    assert rig.ask(submission(token(1)))
+    (said,) = rig.ahead
+    assert (said.token, said.nodes) == (token(1), ("n1",))
+
+
 def test_the_answer_comes_before_anybody_writes(tmp_path: Path) -> None:
     """A journal that hangs does not hold up a submission."""
     with served(tmp_path, node("n1")) as rig:

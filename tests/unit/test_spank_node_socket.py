@@ -82,9 +82,7 @@ def test_an_answer_not_wholly_understood_is_none(library: ctypes.CDLL, text: byt
     assert read(library, text) is None
 
 
-@settings(
-    max_examples=500, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=500, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(text=st.binary(max_size=300) | st.text("envunsetok =\nA1", max_size=60).map(str.encode))
 def test_any_bytes_are_read_or_refused(library: ctypes.CDLL, text: bytes) -> None:
     """And what is read has good names."""

@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import math
+import threading
 import time
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from slipstream.scheduler.sink import SinkError
@@ -13,7 +15,7 @@ from slipstream.slurm_plugin.advice_board import AdviceBoard
 from slipstream.slurm_plugin.board_layout import LOOK_EVERY_S
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from slipstream.core.advice import Advice
@@ -33,11 +35,17 @@ class BoardSink:
         except (OSError, ValueError) as error:
             raise SinkError(f"{path}: {error}") from error
         self._expires_at_s = self._looks_at_s = -math.inf
+        self._lock = threading.Lock()
+
+    def ahead(self, advice: Advice) -> None:
+        """Say it before Slurm's next pass, which comes when it will. Housekeeping can wait."""
+        with self._written():
+            self._board.put(for_slurm(advice), look=False)
 
     def advise(self, advice: Advice) -> None:
         """Say it, in place of what was said of this job before."""
         now_s = time.monotonic()
-        try:
+        with self._written():
             if now_s >= self._expires_at_s:
                 self._board.expire()
                 self._expires_at_s = now_s + _EXPIRE_EVERY_S
@@ -45,22 +53,25 @@ class BoardSink:
             self._board.put(for_slurm(advice), look=look)
             if look:
                 self._looks_at_s = now_s + LOOK_EVERY_S
-        except (OSError, ValueError) as error:
-            raise SinkError(str(error)) from error
 
     def withdraw(self, token: str, task: int | None) -> None:
         """Say nothing of this job any more."""
-        try:
+        with self._written():
             self._board.remove(token, task)
-        except (OSError, ValueError) as error:
-            raise SinkError(str(error)) from error
 
     def replace(self, advice: Sequence[Advice]) -> None:
         """A new board with exactly this."""
-        try:
+        with self._written():
             self._board.rewrite([for_slurm(one) for one in advice])
-        except (OSError, ValueError) as error:
-            raise SinkError(str(error)) from error
+
+    @contextmanager
+    def _written(self) -> Iterator[None]:
+        """One thread at a time; what goes wrong is a refusal."""
+        with self._lock:
+            try:
+                yield
+            except (OSError, ValueError) as error:
+                raise SinkError(str(error)) from error
 
 
 def for_slurm(advice: Advice) -> board_advice.Advice:

@@ -66,6 +66,10 @@ class Carriers:
     def __init__(self, *sinks: AdviceSink) -> None:
         self._sinks = sinks
 
+    def ahead(self, advice: Advice) -> None:
+        """The first of a job that is not in the queue yet, to all."""
+        self._each(lambda sink: sink.ahead(advice))
+
     def advise(self, advice: Advice) -> None:
         """Give this advice to all."""
         self._each(lambda sink: sink.advise(advice))

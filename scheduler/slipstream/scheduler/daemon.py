@@ -165,6 +165,7 @@ class Daemon:
             settings.disable_file,
             settings.events_between_checkpoints,
         )
+        self._engine.ahead = self._enactor.ahead
         self._engine.estimator.models = Models(settings.state_dir / FOLDER)
         hours = settings.state_dir / HOURS
         self._dashboard = Dashboard(self._engine, self._choice.in_use, hours)

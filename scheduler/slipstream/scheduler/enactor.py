@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """The one thread that writes the journal and then does what it says: never the other way round.
 
+But for the first word of a job, which is said before its submission is answered (`ahead`).
+
 Entries come from the event loop in order. All that wait are written in one transaction, so that a
 burst of submissions costs one fsync; then they are carried out; then that is written, too.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import queue
 import sqlite3
@@ -132,6 +135,15 @@ class Enactor:
         """Have an entry journalled and carried out; returns at once."""
         self._entries.put(entry)
 
+    def ahead(self, advice: Advice) -> None:
+        """Give the first advice of a job before its submission is answered, from any thread.
+
+        Slurm may look for a place for it at once, and the disk may take its time. What is said here
+        ends by itself, and is not there after a start: see docs/decisions/0039.
+        """
+        with contextlib.suppress(SinkError):  # said again behind the journal, and refused there
+            self._give(advice, self._sink.ahead)
+
     def stop(self, timeout_s: float = 10.0) -> None:
         """Finish what was put, then end."""
         self._entries.put(None)
@@ -219,10 +231,8 @@ class Enactor:
 
     def _carry_out(self, command: Command) -> None:
         if isinstance(command, Advise):
-            self._sink.advise(command.advice)
+            self._give(command.advice, self._sink.advise)
             self._given[command.advice.key] = command.advice
-            if command.advice.hosts and self._deeds:
-                self._deeds.orders.tell_hosts(command.advice)
         elif isinstance(command, Withdraw):
             self._given.pop(advice_key(command.token, command.task), None)
             self._sink.withdraw(command.token, command.task)
@@ -230,6 +240,11 @@ class Enactor:
             if self._deeds is None:
                 raise SinkError("this scheduler changes no jobs")
             self._deeds.carry_out(command)
+
+    def _give(self, advice: Advice, carry: Callable[[Advice], None]) -> None:
+        carry(advice)
+        if advice.hosts and self._deeds:
+            self._deeds.orders.tell_hosts(advice)
 
     def _enact_only_given(self) -> None:
         """What the machine did not take back stays: of jobs that are between two nodes."""

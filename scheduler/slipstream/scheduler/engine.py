@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from pathlib import Path
 
+    from slipstream.core.advice import Advice
     from slipstream.core.classes import Mode
     from slipstream.core.commands import Command
     from slipstream.core.events import Event, ParkAsked
@@ -95,6 +96,8 @@ class Engine:
         self.machine = machine
         self.counters = Counters()
         self.estimator = Estimator()
+        self.ahead: Callable[[Advice], None] = lambda _advice: None
+        """Gives Slurm the advice of a job that is about to be answered; must return at once."""
         self.asked: Callable[[Clues], None] = lambda _clues: None
         """Told of every submission, after it was answered; must return at once."""
         self.watch: Callable[[Event], None] = lambda _event: None

@@ -83,6 +83,12 @@ class HoldSink:
         if self._thread.is_alive():
             self._thread.join(timeout_s)
 
+    def ahead(self, advice: Advice) -> None:
+        """Know of it before its job is seen: one that Lua has held would be let go."""
+        required = _required([advice])
+        with self._wake:
+            self._said.update(required)  # nobody is woken: there is nothing to do yet
+
     def advise(self, advice: Advice) -> None:
         """Say it, in place of what was said of this job before."""
         required = _required([advice])

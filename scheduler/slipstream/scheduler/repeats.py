@@ -2,8 +2,8 @@
 """The same question again: in a burst most submissions ask for what was just refused to another.
 
 Room only shrinks while nothing but submissions is heard, so that the same is refused again, in the
-same words. Such a question is answered with those words, and what it means for us is settled a
-moment later, together with that of others like it: many at once cost a third.
+same words. Such a question is answered with those words and has the same advice, and what it means
+for us is settled a moment later, together with that of others like it: many at once cost a third.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from slipstream.core.commands import Advise
 from slipstream.core.events import JobSubmitted
 from slipstream.core.reasons import Reason
 from slipstream.scheduler.marker import TOKEN
@@ -20,7 +19,7 @@ from slipstream.scheduler.marker import TOKEN
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from slipstream.core.commands import Command
+    from slipstream.core.advice import Advice
     from slipstream.core.sights import Request
     from slipstream.estimator import Clues
     from slipstream.scheduler.engine import Engine
@@ -38,6 +37,7 @@ class _Known:
     at_s: float
     clues: Clues
     request: Request
+    advice: tuple[Advice, ...]
     answer: bytes
 
 
@@ -76,6 +76,8 @@ class Repeats:
         if not self._waiting:
             self._later(self.settle)
         self._waiting.append((now_s, token, known))
+        for one in known.advice:
+            self._engine.ahead(replace(one, token=token))
         return known.answer
 
     def keep(
@@ -83,15 +85,15 @@ class Repeats:
         line: bytes,
         clues: Clues,
         request: Request,
-        commands: Sequence[Command],
+        advice: Sequence[Advice],
         answer: bytes,
     ) -> None:
         """A question that was answered; only a refusal is worth keeping."""
-        advice = [one.advice for one in commands if isinstance(one, Advise)]
         if not line.startswith(_HEAD) or not advice:
             return
         if all(one.reason is not Reason.ADVISED for one in advice):
-            self._known[line[_TOKEN_ENDS:]] = _Known(self._clock(), clues, request, answer)
+            known = _Known(self._clock(), clues, request, tuple(advice), answer)
+            self._known[line[_TOKEN_ENDS:]] = known
 
     def settle(self) -> None:
         """Tell the engine of all that were answered, in the order they came."""

@@ -18,6 +18,10 @@ class SinkError(Exception):
 class AdviceSink(Protocol):
     """Takes advice. Doing the same twice is the same as once. Raises `SinkError`."""
 
+    def ahead(self, advice: Advice) -> None:
+        """The first of a job that is not in the queue yet; `advise` follows. From any thread."""
+        ...
+
     def advise(self, advice: Advice) -> None:
         """Give this advice, in place of any other for its token and task."""
         ...

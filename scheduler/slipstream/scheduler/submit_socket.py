@@ -206,15 +206,16 @@ class _Asker:
         commands = self._engine.submit(JobSubmitted(time.time(), request))
         self._engine.asked(clues)
         message = next((one.message for one in commands if isinstance(one, Admit)), "")
-        bound = any(
-            isinstance(one, Advise) and one.advice.strength is Strength.REQUIRE for one in commands
-        )
+        advice = [one.advice for one in commands if isinstance(one, Advise)]
+        for one in advice:
+            self._engine.ahead(one)
+        bound = any(one.strength is Strength.REQUIRE for one in advice)
         given = request.gpus.count if request.gpus != clues.request.gpus else 0
         held = bound and self._holds()
         if held:
             self._waits()
         said = answer(message, _FIRST_HOLD_S if held else 0, given)
-        self._repeats.keep(line, clues, request, commands, said)
+        self._repeats.keep(line, clues, request, advice, said)
         return said
 
     def _leave(self, why: str) -> None:

@@ -105,6 +105,8 @@ class AdviceBoard:
             self.rewrite(self.said())
         key = layout.key_of(advice.token, advice.task_id)
         before = self._places.get(key)
+        if before and before.advice == advice:
+            return
         record = layout.pack_slot(advice, self._header.generation, self._serial)
         bucket, entry = (before.bucket, before.entry) if before else self._free_entry(key)
         if not self._free_slots:
