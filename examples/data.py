@@ -7,12 +7,13 @@ and from how many mini-batches it has done, so a resumed run reads what it would
 
 import itertools
 import math
+import time
 from collections.abc import Iterator
 from typing import Final
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset, default_collate
 
 SAMPLES: Final = 2048
 CLASSES: Final = 8
@@ -57,10 +58,20 @@ def text(generator: torch.Generator) -> TensorDataset:
 
 
 class Minibatches:
-    """One rank's mini-batches, epoch after epoch, from any position on."""
+    """One rank's mini-batches, epoch after epoch, from any position on.
+
+    Each takes `host_s` to be read and prepared, in the loader, while the GPU has nothing to do.
+    """
 
     def __init__(
-        self, samples: TensorDataset, *, batch_size: int, seed: int, rank: int = 0, ranks: int = 1
+        self,
+        samples: TensorDataset,
+        *,
+        batch_size: int,
+        seed: int,
+        rank: int = 0,
+        ranks: int = 1,
+        host_s: float = 0.0,
     ) -> None:
         if batch_size > len(samples) // ranks:
             raise DataError(
@@ -68,13 +79,19 @@ class Minibatches:
                 f" the most is {len(samples) // ranks}"
             )
         # The order is a function of (seed, epoch), for one rank as for many: nothing to save.
-        self._sampler: DistributedSampler[tuple[Tensor, ...]] = DistributedSampler(
-            samples, num_replicas=ranks, rank=rank, seed=seed, drop_last=True
-        )
+        self._sampler = _Order(samples, num_replicas=ranks, rank=rank, seed=seed, drop_last=True)
+        self._batch_size = batch_size
+
+        def prepare(some: list[tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
+            time.sleep(host_s)
+            inputs, targets = default_collate(some)
+            return inputs, targets
+
         self._loader: DataLoader[tuple[Tensor, ...]] = DataLoader(
             samples,
             batch_size=batch_size,
             sampler=self._sampler,
+            collate_fn=prepare,
             drop_last=True,
             generator=torch.Generator(),  # else each epoch draws from the global random state
         )
@@ -84,5 +101,15 @@ class Minibatches:
         epoch, skipped = divmod(done, len(self._loader))
         for each_epoch in itertools.count(epoch):
             self._sampler.set_epoch(each_epoch)
-            yield from itertools.islice(self._loader, skipped, None)
+            self._sampler.skipped = skipped * self._batch_size
+            yield from self._loader
             skipped = 0
+
+
+class _Order(DistributedSampler[int]):
+    """The order of an epoch; what was done of it is neither read nor prepared again."""
+
+    skipped = 0
+
+    def __iter__(self) -> Iterator[int]:
+        return itertools.islice(super().__iter__(), self.skipped, None)

@@ -34,6 +34,7 @@ class Trainer:
             seed=settings.seed,
             rank=team.rank,
             ranks=team.ranks,
+            host_s=settings.host_ms / 1e3,
         )
         torch.manual_seed(settings.seed + team.rank)  # one's own dropout on the weights of all
 
@@ -43,7 +44,6 @@ class Trainer:
         while self.minibatches_done < self.settings.minibatches:
             started_ns = time.perf_counter_ns()
             inputs, targets = next(upcoming)
-            time.sleep(self.settings.host_ms / 1e3)
             self.loss = self._learn(inputs, targets)
             self.minibatches_done += 1
             yield (time.perf_counter_ns() - started_ns) / 1e6

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from demo import report, scene
-from demo.comparison import NO_THROTTLE, Comparison
+from demo.comparison import THROTTLED, Comparison
 from demo.live import display, summary
 from demo.watch import Watch
 from demo.workload import JOBS, SHAPE
@@ -55,7 +55,7 @@ def main() -> int:
     console.print(summary(comparison))
     for price in comparison.prices():
         console.print(f"  {price.sentence}", style="bold")
-    console.print(f"  {NO_THROTTLE}")
+    console.print(f"  {THROTTLED}")
     if seen.move_s is not None:
         console.print(f"  live: {seen.turns} turns on one GPU, then a move in {seen.move_s:.1f} s")
     console.print(f"report with plots: {asked.out}/report.html")
@@ -114,6 +114,7 @@ def _run(
             home=out / "sandbox",
             stock=not ours,
             daemons=ours,
+            enforce=ours,
             plugin_dir=wrapper,
         ) as sandbox,
         display(console) as show,

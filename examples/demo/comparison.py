@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
 OWNERS: Final = {"production jobs": "production", "all owners": ""}
 """Whose mini-batches are compared: a name, and how their jobs' names begin."""
-NO_THROTTLE: Final = (
-    "Guests are not throttled in this comparison: its coordinators observe, and nothing keeps a "
-    "guest from slowing its owner down. Mode enforce does, and short guests then take longer."
+THROTTLED: Final = (
+    "Guests have what their owners leave idle (mode enforce), and stand still while a new owner is "
+    "measured: that is what their mini-batches take longer for."
 )
 
 

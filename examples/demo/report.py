@@ -7,7 +7,7 @@ import html
 from typing import TYPE_CHECKING
 
 from demo import plots
-from demo.comparison import NO_THROTTLE
+from demo.comparison import THROTTLED
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -68,7 +68,7 @@ whole and until it ends. With Slipstream the same jobs carry classes: opportunis
 once as guests on GPUs that others own, and the owners queue for whole GPUs as ever.</p>
 <div class="cards">{cards}</div>
 <p>What the owners pay for it:</p><ul>{prices}</ul>
-<p>{html.escape(NO_THROTTLE)} All jobs of the demo also share this machine's processor cores: when
+<p>{html.escape(THROTTLED)} All jobs of the demo also share this machine's processor cores: when
 more start at once, each needs longer to import PyTorch (the pale bars), owners too.</p>
 {overview[overview.index("<svg") :]}
 <table>{head}{rows}</table>

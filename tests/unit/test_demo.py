@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from demo import report
-from demo.comparison import NO_THROTTLE, Comparison
+from demo.comparison import THROTTLED, Comparison
 from demo.results import JobRun, Results
 from demo.scene import SceneResult, Span
 from demo.watch import guest_places, minibatch_ms
@@ -138,7 +138,7 @@ def test_the_report_is_one_page_that_needs_nothing_else(tmp_path: Path) -> None:
     assert "debug-&lt;b&gt;" in page
     assert "<b>8.0 → 5.0 s</b>" in page
     assert "all owners: +20 % time per mini-batch" in page
-    assert NO_THROTTLE in page
+    assert THROTTLED in page
     assert 'src="http' not in page
     assert 'href="http' not in page
     assert (tmp_path / "out/overview.svg").read_text().startswith("<?xml")

@@ -21,6 +21,15 @@ def first_inputs(minibatches: Minibatches, *, after: int, count: int) -> list[li
     return [inputs.tolist() for inputs, _ in islice(minibatches.after(after), count)]
 
 
+def test_data_that_was_used_is_not_prepared_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A resumed run begins at once, however long each mini-batch takes to prepare."""
+    prepared: list[float] = []
+    monkeypatch.setattr(data.time, "sleep", prepared.append)
+    minibatches = Minibatches(NUMBERED, batch_size=10, seed=1, host_s=7.0)
+    assert len(first_inputs(minibatches, after=8, count=4)) == 4
+    assert prepared == [7.0] * 4
+
+
 @pytest.mark.parametrize("done", [0, 3, 10, 14, 25])
 def test_data_goes_on_from_any_position(done: int) -> None:
     """Within an epoch, at its border and beyond it: what follows is what would have followed."""
