@@ -104,6 +104,13 @@ def test_a_guest_is_kept_from_what_others_closed() -> None:
     assert closed({"a": Owner(7, takes_guests=False)}, seat(7, "a")) == []
 
 
+def test_an_owner_is_stopped_for_nobody() -> None:
+    """The one before it is dying still, or it is itself what lingers: neither is a guest."""
+    assert closed(owned(*OURS, tenant(4, 0)), OURS[0]) == []
+    assert owned(*OURS, tenant(6, 0))["a"] == Owner(6, takes_guests=False)
+    assert closed(owned(*OURS, tenant(6, 0)), OURS[0]) == []
+
+
 def test_a_guest_that_nobody_seated_is_adopted_where_it_sits() -> None:
     """By what SPANK told it; a class too long for a page is cut."""
     carrier = {"role": "guest", "token": "ab", "class": "x" * 31}

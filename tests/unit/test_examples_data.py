@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The examples' data: learnable, shared out between ranks, and the same after any interruption."""
 
+import time
 from collections.abc import Callable
 from itertools import chain, islice
 
@@ -24,7 +25,7 @@ def first_inputs(minibatches: Minibatches, *, after: int, count: int) -> list[li
 def test_data_that_was_used_is_not_prepared_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """A resumed run begins at once, however long each mini-batch takes to prepare."""
     prepared: list[float] = []
-    monkeypatch.setattr(data.time, "sleep", prepared.append)
+    monkeypatch.setattr(time, "sleep", prepared.append)
     minibatches = Minibatches(NUMBERED, batch_size=10, seed=1, host_s=7.0)
     assert len(first_inputs(minibatches, after=8, count=4)) == 4
     assert prepared == [7.0] * 4

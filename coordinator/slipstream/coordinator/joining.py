@@ -79,7 +79,12 @@ def elsewhere(
 
 
 def closed(owned: Mapping[str, Owner], seat: Seat) -> list[str]:
-    """Those of a guest's GPUs that another job owns which takes no guests."""
+    """Those of a guest's GPUs that another job owns which takes no guests.
+
+    An owner is stopped for nobody: where two seem to own a GPU, one of them has just ended.
+    """
+    if seat.role == Role.OWNER:
+        return []
     return [
         uuid
         for uuid in seat.gpu_uuids
