@@ -194,12 +194,14 @@ def test_a_disk_that_takes_its_time_lets_nobody_past_a_quota(
     assert eventually(lambda: box.why(first).get("phase") == "running"), box.why(first)
     with closing(sqlite3.connect(box.cluster.layout.state / "journal.sqlite")) as journal:
         journal.execute("BEGIN IMMEDIATE")
+        until_s = time.monotonic() + LEASE_S  # nothing is renewed meanwhile
         late = [box.job(*words) for _ in range(2)]
         assert eventually(lambda: all(box.why(job).get("phase") == "waiting" for job in late))
         for _ in range(2):
             plain = box.job()  # behind them: Slurm has passed them over
             assert eventually(lambda job=plain: box.where(job).startswith("RUNNING"))  # type: ignore[misc]
-        assert {box.where(job) for job in late} == {"PENDING"}
+        found = {box.where(job) for job in late}
+        assert found == {"PENDING"}, f"{until_s - time.monotonic():.1f} s of the lease were left"
         journal.rollback()
     box.cluster.run("scancel", first)
     assert eventually(lambda: box.where(late[0]).startswith("RUNNING")), box.why(late[0])

@@ -106,9 +106,9 @@ def test_a_guest_is_kept_from_what_others_closed() -> None:
 
 def test_an_owner_is_stopped_for_nobody() -> None:
     """The one before it is dying still, or it is itself what lingers: neither is a guest."""
-    assert closed(owned(*OURS, tenant(4, 0)), OURS[0]) == []
-    assert owned(*OURS, tenant(6, 0))["a"] == Owner(6, takes_guests=False)
-    assert closed(owned(*OURS, tenant(6, 0)), OURS[0]) == []
+    before, after = owned(OURS[0], tenant(4, 0)), owned(*OURS, tenant(6, 0))
+    assert [one["a"].job_id for one in (before, after)] == [4, 6]
+    assert [closed(one, OURS[0]) for one in (before, after)] == [[], []]
 
 
 def test_a_guest_that_nobody_seated_is_adopted_where_it_sits() -> None:

@@ -188,12 +188,13 @@ def test_a_placeholder_that_waits_too_long_is_given_back() -> None:
 
 
 def test_another_gpu_than_its_own_counts_once_the_guest_sits_there() -> None:
-    """Its node sends it there; until it is, and if it never is, it is a guest."""
+    """Its node sends it there, and Slurm shows nothing new; until it is there it is a guest."""
     one, _ = world(guest(), used=0)
     one.handle(looked(11.0, placeholder(0), nodes=(two(1),)))
     assert hold_of(one) is Hold.ASKED
     one.handle(reports(12.0, gpu=0))
-    one.handle(looked(13.0))
+    assert one.wakes_at_s() == 0.0
+    one.handle(TimerFired(12.1))
     assert (hold_of(one), one.state.upgrades["7"].gpus) == (Hold.HELD, (0,))
 
 

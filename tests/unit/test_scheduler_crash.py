@@ -226,6 +226,27 @@ def test_a_journal_that_cannot_be_written_ends_the_daemon(tmp_path: Path) -> Non
     assert FileBoard(tmp_path).says() == {}
 
 
+def test_the_kill_switch_empties_the_board_of_what_was_said_ahead(tmp_path: Path) -> None:
+    """A burst was answered, the switch is found when it is settled: nothing is advised any more."""
+    board = FileBoard(tmp_path)
+    with closing(Journal(tmp_path / "journal.sqlite")) as journal:
+        enactor = Enactor(journal, board, print, print)
+        (said,) = [
+            one.advice
+            for one in machine(node("n1")).handle(submitted(request(1)))
+            if isinstance(one, Advise)
+        ]
+        enactor.reconcile(())
+        enactor.ahead(said)
+        enactor._do(  # noqa: SLF001 (one batch, whatever the threads do)
+            [Entry(SwitchedOff(1.0), ()), Entry(submitted(request(1)), ())]
+        )
+        assert board.says() == {}
+        enactor.ahead(said)
+        enactor._do([Entry(SwitchedOff(2.0), ()), Entry(SwitchedOn(3.0), ())])  # noqa: SLF001 (the same)
+        assert board.says() == {token(1): ["n1"]}
+
+
 def test_the_kill_switch_empties_the_whole_board(tmp_path: Path) -> None:
     """Also what we did not know of."""
     board = FileBoard(tmp_path)

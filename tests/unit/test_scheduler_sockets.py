@@ -10,6 +10,7 @@ import json
 import os
 import socket
 import stat
+import threading
 import time
 from typing import TYPE_CHECKING
 
@@ -88,9 +89,18 @@ def test_a_submission_is_answered_with_a_sentence(rig: Served) -> None:
 
 def test_advice_is_given_before_the_answer(rig: Served) -> None:
     """Slurm may start the job as soon as it has the answer."""
-    assert rig.ask(submission(token(1)))
-    (said,) = rig.ahead
-    assert (said.token, said.nodes) == (token(1), ("n1",))
+    given, told = threading.Event(), rig.ahead.append
+    rig.engine.ahead = lambda advice: (given.wait(10), told(advice))[1]
+    with socket.socket(socket.AF_UNIX) as lua:
+        lua.connect(str(rig.run_dir / "submit.sock"))
+        lua.sendall(submission(token(1)))
+        lua.settimeout(0.2)
+        with pytest.raises(TimeoutError):
+            lua.recv(1000)
+        given.set()
+        lua.settimeout(10)
+        assert lua.recv(1000)
+    assert [one.token for one in rig.ahead] == [token(1)]
 
 
 def test_the_answer_comes_before_anybody_writes(tmp_path: Path) -> None:

@@ -261,6 +261,7 @@ class Machine:
                 self.state.put(replace(record, since_s=event.at_s))
         moving.overdue(self.state, event.at_s)
         parking.overdue(self.state, event.at_s)
+        commands += upgrading.waited_for(self.state, event.at_s)
         commands += upgrading.overdue(self.state, event.at_s)
         return commands + self._planned(event.at_s)
 

@@ -107,6 +107,15 @@ def looked(state: State, at_s: float) -> list[Command]:
     return list(dict.fromkeys(commands))
 
 
+def waited_for(state: State, at_s: float) -> list[Command]:
+    """Who may have got a placeholder without a look at Slurm.
+
+    A guest that went to the GPU which is held for it changes nothing there: only its node tells.
+    """
+    asked = [one for one in state.upgrades.values() if one.hold is Hold.ASKED]
+    return [command for one in asked for command in _followed(state, one, at_s)]
+
+
 def overdue(state: State, at_s: float) -> list[Command]:
     """What was asked for and is not had is given up."""
     late = [one for one in state.upgrades.values() if _is_late(one, at_s)]

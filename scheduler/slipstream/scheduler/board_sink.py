@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 FILE_NAME: Final = "advice.board"
 _EXPIRE_EVERY_S: Final = 1.0
 """Readers do not wait for it: it only makes room."""
+_BRIEFLY_S: Final = 0.002
+"""A tenth of what job_submit gives us."""
 
 
 class BoardSink:
@@ -38,8 +40,11 @@ class BoardSink:
         self._lock = threading.Lock()
 
     def ahead(self, advice: Advice) -> None:
-        """Say it before Slurm's next pass, which comes when it will. Housekeeping can wait."""
-        with self._written():
+        """Say it before Slurm's next pass, which comes when it will. Housekeeping can wait.
+
+        So can this, if the other thread is about a longer one: slurmctld waits for the answer.
+        """
+        with self._written(_BRIEFLY_S):
             self._board.put(for_slurm(advice), look=False)
 
     def advise(self, advice: Advice) -> None:
@@ -65,13 +70,16 @@ class BoardSink:
             self._board.rewrite([for_slurm(one) for one in advice])
 
     @contextmanager
-    def _written(self) -> Iterator[None]:
+    def _written(self, within_s: float = -1) -> Iterator[None]:
         """One thread at a time; what goes wrong is a refusal."""
-        with self._lock:
-            try:
-                yield
-            except (OSError, ValueError) as error:
-                raise SinkError(str(error)) from error
+        if not self._lock.acquire(timeout=within_s):
+            raise SinkError("the board is being written")
+        try:
+            yield
+        except (OSError, ValueError) as error:
+            raise SinkError(str(error)) from error
+        finally:
+            self._lock.release()
 
 
 def for_slurm(advice: Advice) -> board_advice.Advice:

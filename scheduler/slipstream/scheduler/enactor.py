@@ -9,7 +9,6 @@ burst of submissions costs one fsync; then they are carried out; then that is wr
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import queue
 import sqlite3
@@ -34,7 +33,7 @@ from slipstream.core.commands import (
     Upgrade,
     Withdraw,
 )
-from slipstream.core.events import CommandRefused, StateRestored, SwitchedOff
+from slipstream.core.events import CommandRefused, StateRestored, SwitchedOff, SwitchedOn
 from slipstream.scheduler.journal import Outcome
 from slipstream.scheduler.sink import SinkError
 
@@ -141,8 +140,12 @@ class Enactor:
         Slurm may look for a place for it at once, and the disk may take its time. What is said here
         ends by itself, and is not there after a start: see docs/decisions/0039.
         """
-        with contextlib.suppress(SinkError):  # said again behind the journal, and refused there
+        try:
             self._give(advice, self._sink.ahead)
+        except SinkError:
+            pass  # it is said again behind the journal, and refused there
+        except Exception:  # noqa: BLE001 (a bug over one job must not keep it from its answer)
+            _LOG.exception("failed ahead: %s", advice)
 
     def stop(self, timeout_s: float = 10.0) -> None:
         """Finish what was put, then end."""
@@ -203,7 +206,8 @@ class Enactor:
     def _do(self, batch: list[Entry]) -> None:
         intentions = _insisting(lambda: self._journal.record(batch))
         results = [result for one in intentions if (result := self._enact(one))]
-        if any(isinstance(entry.event, SwitchedOff) for entry in batch[-1:]):
+        switched = [one.event for one in batch if isinstance(one.event, SwitchedOff | SwitchedOn)]
+        if switched and isinstance(switched[-1], SwitchedOff):
             self._enact_only_given()
         if results:
             _insisting(lambda: self._journal.finish(results))
