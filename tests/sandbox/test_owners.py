@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import shlex
+import signal
 import subprocess
 import time
 from typing import TYPE_CHECKING
@@ -87,6 +88,23 @@ def mode(box: Sandbox, name: str) -> Iterator[None]:
         yield
     finally:
         assert slipstream(box, "mode", before)
+
+
+@contextlib.contextmanager
+def asleep(box: Sandbox, daemon: str) -> Iterator[Callable[[], object]]:
+    """One that does nothing until it is woken, or the `with` ends."""
+    process = box.daemons()[daemon]
+    process.send(signal.SIGSTOP)
+    try:
+        yield lambda: process.send(signal.SIGCONT)
+    finally:
+        process.send(signal.SIGCONT)
+
+
+def held_by(box: Sandbox, guest: str) -> str:
+    """The job that holds GPUs for a guest, by Slurm; a number that nobody has if there is none."""
+    words = ("squeue", "-h", "-o", "%A", f"--name=slipstream-owner-{guest}")
+    return box.run(*words).stdout.strip() or "999999"
 
 
 def limit(box: Sandbox, job: str) -> str:
@@ -195,7 +213,10 @@ def test_a_guest_stands_still_while_an_owner_without_hooks_is_on_its_gpu(
 def test_a_guest_is_sent_to_the_gpu_that_is_held_for_it(
     box: Sandbox, tmp_path: Path, eventually: Eventually
 ) -> None:
-    """Both GPUs are free: Slurm gives its placeholder the other one, and it goes on there."""
+    """Both GPUs are free: Slurm gives its placeholder the other one, and it goes on there.
+
+    Its node finds the placeholder when Slurm has shown it already, and shows nothing new since.
+    """
     assert eventually(lambda: idle(box)), "the first guest would sit on the quieter GPU"
     other = waits(box, tmp_path / "other", *GUEST)
     assert eventually(lambda: seated(box) == [(None, [other]), (None, [])]), seated(box)
@@ -205,7 +226,9 @@ def test_a_guest_is_sent_to_the_gpu_that_is_held_for_it(
     guest = sbatch(box, tmp_path / "guest", *auto, script=script)
     assert eventually(lambda: seated(box) == [(None, [other]), (None, [guest])]), seated(box)
     assert eventually(lambda: bool((why(box, guest)["training"] or {}).get("restorable")))
-    with mode(box, "enforce"):
+    with asleep(box, "coordinator-n1") as wake, mode(box, "enforce"):
+        assert eventually(lambda: why(box, held_by(box, guest)).get("phase") == "running")
+        wake()
         assert eventually(lambda: why(box, guest)["role"] == "owner"), why(box, guest)["story"]
     assert seated(box) == [(guest, [other]), (None, [])]
     before = why(box, guest)["training"]["minibatch"]
