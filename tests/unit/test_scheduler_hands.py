@@ -333,8 +333,8 @@ def test_a_new_scheduler_waits_for_coordinators_an_old_one_does_not() -> None:
 
 
 def test_nodes_are_told_which_task_belongs_where() -> None:
-    """All nodes of the plan that listen; the others do without."""
-    orders, lines = Orders(), Lines()
+    """All nodes of the plan that listen; the others when they do."""
+    orders, lines, late = Orders(), Lines(), Lines()
     advice = Advice(
         token=token(1),
         nodes=("n1", "n2"),
@@ -348,12 +348,16 @@ def test_nodes_are_told_which_task_belongs_where() -> None:
     async def hear() -> None:
         orders.listens("n1", asyncio.get_running_loop(), lines)  # type: ignore[arg-type]
         orders.tell_hosts(advice)
-        orders.tell_hosts(replace(advice, nodes=("n3",)))
+        for number in range(2, 100):
+            orders.tell_hosts(replace(advice, token=token(number), nodes=("n3",)))
+        orders.tell_hosts(advice)
+        orders.listens("n2", asyncio.get_running_loop(), late)  # type: ignore[arg-type]
         await asyncio.sleep(0)
 
     asyncio.run(hear())
-    (told,) = lines.told
+    (told, again), (later,) = lines.told, late.told
     assert (told["order"], told["token"], told["hosts"]) == ("hosts", token(1), ["n2", "n1", "n2"])
+    assert told == again == later
 
 
 def test_nodes_are_told_whom_operators_have_parked() -> None:

@@ -30,6 +30,8 @@ _GATHERS_S: Final = 10.0
 """Coordinators look for a scheduler every second: so long a new one waits for them."""
 _MOST_HOSTS: Final = 1_000
 """Tasks of a job whose nodes fit into one line."""
+_MOST_PLANS: Final = 64
+"""Jobs whose tasks have places, the latest."""
 _MOST_MOVES: Final = 64
 """Jobs whose files are remembered while they are saved."""
 _PARKED_EVERY_S: Final = 15.0
@@ -45,6 +47,7 @@ class Orders:
         self._listeners: dict[str, tuple[asyncio.AbstractEventLoop, Channel]] = {}
         self._open: dict[str, tuple[float, Save]] = {}
         self._files: dict[str, tuple[str, ...]] = {}
+        self._hosts: dict[str, Advice] = {}
         self._lock = threading.Lock()
         self._off: bool | None = None
         self._parked: Mapping[str, tuple[int, ...]] | None = None
@@ -64,12 +67,13 @@ class Orders:
             }
             unanswered = [order for _, order in self._open.values() if order.node == node]
             off, parked = self._off, self._parked
+            plans = [plan for plan in self._hosts.values() if node in plan.nodes]
         if parked is not None:
             loop.call_soon_threadsafe(channel.write, _park(parked.get(node, ())))
         if off is not None:
             loop.call_soon_threadsafe(channel.write, _switch(off=off))
-        for order in unanswered:
-            loop.call_soon_threadsafe(channel.write, _line(order))
+        for line in (*map(_line, unanswered), *map(_hosts, plans)):
+            loop.call_soon_threadsafe(channel.write, line)
 
     def left(self, node: str, channel: Channel) -> None:
         """It is gone, unless another came meanwhile."""
@@ -135,14 +139,19 @@ class Orders:
     def tell_hosts(self, advice: Advice) -> None:
         """Tell nodes which task of a job belongs on which of them, should it start on these.
 
-        One of them will be its first; those that do not listen do without.
+        One of them will be its first. Who does not listen is told when it does: how long a plan
+        holds stands in it.
         """
-        line = {"v": 1, "order": "hosts", "job_id": 0, "token": advice.token}
-        raw = _raw({**line, "hosts": advice.hosts[:_MOST_HOSTS], "until_s": advice.until_s})
+        if len(advice.hosts) > _MOST_HOSTS:
+            return
         with self._lock:
+            self._hosts.pop(advice.key, None)
+            self._hosts[advice.key] = advice
+            if len(self._hosts) > _MOST_PLANS:
+                del self._hosts[next(iter(self._hosts))]
             there = [self._listeners[node] for node in advice.nodes if node in self._listeners]
-        for loop, channel in there if len(advice.hosts) <= _MOST_HOSTS else ():
-            loop.call_soon_threadsafe(channel.write, raw)
+        for loop, channel in there:
+            loop.call_soon_threadsafe(channel.write, _hosts(advice))
 
     def call(self, told: TurnsCalled) -> None:
         """Carry what the first node of a gang has decided to its others, as it came.
@@ -178,6 +187,11 @@ class Orders:
 def _line(order: Save) -> bytes:
     line = {"v": 1, "order": "save", "job_id": order.job_id, "number": order.number}
     return _raw(line)
+
+
+def _hosts(advice: Advice) -> bytes:
+    line = {"v": 1, "order": "hosts", "job_id": 0, "token": advice.token}
+    return _raw({**line, "hosts": advice.hosts, "until_s": advice.until_s})
 
 
 def _switch(*, off: bool) -> bytes:
