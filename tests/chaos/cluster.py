@@ -126,6 +126,14 @@ class Cluster:
         pairs = re.findall(r"JobId=(\d+) .*?JobState=(\w+)", done.stdout)
         return dict(pairs)
 
+    def is_written_down(self, job: Job) -> bool:
+        """Whether slurmctld has a job on disk: one that it has not is lost with it, by itself."""
+        with contextlib.suppress(FileNotFoundError):
+            return (
+                f"{job.folder}/out".encode() in (self.box.layout.state / "job_state").read_bytes()
+            )
+        return False
+
     def node_of(self, job: Job) -> str:
         """Where it was last."""
         lines = job.lines()

@@ -48,6 +48,8 @@ class Striker:
         if job is None:
             self.missed += 1
             return "nobody is left to do it to"
+        if fault.kind is Kind.SLURMCTLD:
+            self._cluster.until(lambda: self._cluster.is_written_down(job), MOMENT_S)
         if fault.moment in OF_A_MOVE:
             return self._during_a_move(fault, job)
         came = self._cluster.until(

@@ -100,6 +100,18 @@ def test_a_marked_job_nobody_announced_is_taken_up_by_its_marker() -> None:
     assert advised(commands) == {token(1): ("n1",)}
 
 
+def test_another_job_with_the_number_of_one_is_not_that_one() -> None:
+    """Slurm was killed and has forgotten a job; what was meant for it is not the other's."""
+    one = machine(node("n1"))
+    one.handle(submitted(request(1)))
+    one.handle(looked(11.0, sight("7", request(1))))
+    commands = one.handle(looked(13.0, sight("7", request(2), Standing.RUNNING)))
+    assert Withdraw(token(1), None) in commands
+    assert Settle(token(2), Arrival.SEEN, "7") in commands
+    assert [record.token for record in one.state.jobs.values()] == [token(2)]
+    assert list(one.state.requests) == [token(2)]
+
+
 def test_a_job_marked_after_it_was_seen_is_taken_up() -> None:
     """First a plain job, then one of ours."""
     one = machine(node("n1"))

@@ -43,7 +43,7 @@ def cluster() -> FakeCluster:
     """A job of ours on the first of two nodes."""
     one = FakeCluster([FakeNode(name, 8, {"gpu": 1}) for name in ("n1", "n2")], {})
     CliSlurm(FakeCommands(one)).submit(Submission(script="#!/bin/sh\n"))
-    job_of(one).admin_comment = f"[slipstream token={token(1)}]"
+    job_of(one).admin_comment = f"[slipstream v=1 token={token(1)}]"
     one.advance(1.0)
     return one
 

@@ -183,11 +183,14 @@ class Machine:
         record = self.state.jobs.get(sight.ref)
         self._reread(sight)
         settled: list[Command] = []
-        if record is not None and sight.request and not record.token:
-            self.state.drop(sight.ref)  # it was marked after we first saw it
+        if record is not None and sight.request and sight.request.token != record.token:
+            # It was marked after we first saw it, or is another with the number of one that Slurm
+            # forgot when it was killed.
+            settled += self._gone(sight.ref)
             record = None
         if record is None:
-            record, settled = self._first_seen(sight, phase, at_s)
+            record, arrived = self._first_seen(sight, phase, at_s)
+            settled += arrived
         reason = REASON_OF.get(phase, Reason.LEFT_TO_SLURM if not record.token else record.reason)
         moved = record.moved(phase, at_s, seen_as(sight)) if phase is not record.phase else record
         moved = replace(moved, key=sight.ref, sight=sight, reason=reason)

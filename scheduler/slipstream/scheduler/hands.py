@@ -18,6 +18,7 @@ from slipstream.core.moves import LOST
 from slipstream.scheduler.marker import words_of
 from slipstream.scheduler.placeholders import holds_for, submission
 from slipstream.scheduler.sink import SinkError
+from slipstream.slurm_plugin.advice import token_of
 from slipstream.slurm_plugin.errors import Kind, SlurmError
 from slipstream.slurm_plugin.gres import Gres
 from slipstream.slurm_plugin.records import each_task
@@ -86,7 +87,7 @@ class Hands:
         wait_s = self._next_at_s - self._clock()
         if wait_s > 0:
             self._sleep(wait_s)
-        job = self._found(command.key)
+        job = self._found(command)
         if _has_left(job, command):
             _LOG.info("job %s was requeued before", command.key)
             self._nudge()
@@ -111,7 +112,7 @@ class Hands:
         the node that it left Slurm's two minutes are kept: see `Start.at_once`.
         """
         with self._alone():  # from the look on: its marker is written whole
-            job = self._found(command.key)
+            job = self._found(command)
             if job.state is JobState.RUNNING and not job.completing:
                 _LOG.info("job %s was started before", command.key)
                 return
@@ -133,7 +134,7 @@ class Hands:
     def resize(self, command: Resize) -> None:
         """Let a waiting job ask for another number of GPUs; one request, so that none is missed."""
         with self._alone():
-            job = self._found(command.key)
+            job = self._found(command)
             if job.state is not JobState.PENDING:
                 raise SinkError(f"job {command.key} does not wait: it is {job.state}")
             marked = JobUpdate(admin_comment=job.admin_comment)
@@ -147,7 +148,7 @@ class Hands:
         a soft hold that whoever keeps jobs to their advice takes over, and that ends by itself.
         """
         with self._alone():
-            job = self._found(command.key)
+            job = self._found(command)
             if job.state is not JobState.PENDING or not job.asked.per_node:
                 raise SinkError(f"job {command.key} does not wait for GPUs of a node")
             hold = update_for(job, Hold(int(self._now()) + _SWAP_S))
@@ -159,7 +160,7 @@ class Hands:
 
     def extend(self, command: Extend) -> None:
         """Give a running job a later end, never later than its partition allows."""
-        job = self._found(command.key)
+        job = self._found(command)
         if job.state is not JobState.RUNNING or job.times.submitted_at_s != command.run:
             raise SinkError("the run that waited is over")
         if job.time_limit_s is None or job.time_limit_s >= command.limit_s:
@@ -206,8 +207,12 @@ class Hands:
         except SlurmError as error:
             raise SinkError(f"it could not be {what}: {error}") from error
 
-    def _found(self, key: str) -> Job:
-        """The job as Slurm has it now: what was polled may be older than what we did."""
+    def _found(self, command: Requeue | Start | Resize | MakeGuest | Extend) -> Job:
+        """The job as Slurm has it now: what was polled may be older than what we did.
+
+        A slurmctld that was killed gives the numbers of jobs that it forgot to others.
+        """
+        key = command.key
         try:
             jobs = each_task(self._slurm.jobs())
         except SlurmError as error:
@@ -215,6 +220,8 @@ class Hands:
         job = next((one for one in jobs if str(one.ref) == key), None)
         if job is None:
             raise SinkError(f"job {key} is not in the queue")
+        if token_of(job.admin_comment) != command.token:
+            raise SinkError(f"job {key} is another one than it was")
         return job
 
 
