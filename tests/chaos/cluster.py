@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 TRAINING: Final = Path(__file__).with_name("training.py")
 PAUSE_MS: Final = 100
 PATIENCE_S: Final = 240.0
+_SAVES_S: Final = 15.0
 ROLES: Final = {
     "mover": ("--slip-class=shared", "--gres=gpu:1", "--slip-elastic=1-2"),
     "turns": ("--slip-class=shared", "--gres=slot:1", "--nodelist=n1"),
@@ -126,13 +127,15 @@ class Cluster:
         pairs = re.findall(r"JobId=(\d+) .*?JobState=(\w+)", done.stdout)
         return dict(pairs)
 
-    def is_written_down(self, job: Job) -> bool:
-        """Whether slurmctld has a job on disk: one that it has not is lost with it, by itself."""
-        with contextlib.suppress(FileNotFoundError):
-            return (
-                f"{job.folder}/out".encode() in (self.box.layout.state / "job_state").read_bytes()
-            )
-        return False
+    def written_down(self, job: Job) -> bool:
+        """Have slurmctld save its state: what it has not is lost with it, by itself.
+
+        A submission is forgotten, and its number another job's; a start is done again beside the
+        first, for which Slurm drains the node and holds the job.
+        """
+        path, asked_at_s = self.box.layout.state / "job_state", time.time()
+        self.box.run("scontrol", "update", f"JobId={job.number}", "Comment=saved", check=False)
+        return self.until(lambda: path.exists() and path.stat().st_mtime > asked_at_s, _SAVES_S)
 
     def node_of(self, job: Job) -> str:
         """Where it was last."""

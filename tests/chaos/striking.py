@@ -49,7 +49,7 @@ class Striker:
             self.missed += 1
             return "nobody is left to do it to"
         if fault.kind is Kind.SLURMCTLD:
-            self._cluster.until(lambda: self._cluster.is_written_down(job), MOMENT_S)
+            self._cluster.written_down(job)
         if fault.moment in OF_A_MOVE:
             return self._during_a_move(fault, job)
         came = self._cluster.until(
