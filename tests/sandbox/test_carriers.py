@@ -37,13 +37,13 @@ class Box:
         self.carrier = carrier
         self._output = folder / "out"
 
-    def job(self, *words: str) -> str:
+    def job(self, *words: str, script: str = SLEEP, output: Path | None = None) -> str:
         """Submit one that sleeps, and be heard by the scheduler if it has a flag.
 
         On a busy machine job_submit's 20 ms may pass: Slurm decides alone then, which others test.
         """
         while True:
-            job = sbatch(self.cluster, self._output, *words, script=SLEEP)
+            job = sbatch(self.cluster, output or self._output, *words, script=script)
             told = (self.cluster.layout.log / "slurmctld.log").read_text().split(" daemon: ")
             if "--slip-" not in " ".join(words) or told[-1].startswith("answered"):
                 return job
@@ -235,10 +235,9 @@ def test_tasks_with_roles_run_where_they_are_planned(
     assert eventually(lambda: [len(one["devices"]) for one in box.says("gpus")["nodes"]] == [1, 1])
     words = ("--gres=gpu:1", "--slip-class=guaranteed", "--account=lab", "--nodes=2", "--ntasks=3")
     show = 'cat "$SLURM_HOSTFILE"; echo; srun --label printenv SLURMD_NODENAME | sort'
-    output = tmp_path / "out"
-    job = sbatch(box.cluster, output, *words, "--slip-roles=ps:1,worker:2", script=show)
+    job = box.job(*words, "--slip-roles=ps:1,worker:2", script=show, output=tmp_path / "out-%j")
     wait_for(box.cluster, job)
-    told = output.read_text()
+    told = (tmp_path / f"out-{job}").read_text()
     planned, _, ran = told.partition("\n\n")
     assert planned.split() == [line.partition(": ")[2] for line in ran.splitlines()], told
     assert sorted({*planned.split()}) == ["n1", "n2"]
