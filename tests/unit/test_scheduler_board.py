@@ -77,6 +77,15 @@ def test_what_is_said_ahead_and_again_is_written_once(tmp_path: Path) -> None:
         assert {one.token for one in found.said()} == {one.token for one in jobs}
 
 
+def test_an_answer_does_not_wait_for_a_board_that_is_being_written(tmp_path: Path) -> None:
+    """The other thread says it when it is done."""
+    sink = BoardSink(tmp_path)
+    with sink._lock, pytest.raises(SinkError, match="being written"):  # noqa: SLF001 (a long one)
+        sink.ahead(advice(1, "n1"))
+    sink.ahead(advice(1, "n1"))
+    assert said(sink) == {(token(1), None): ("n1",)}
+
+
 def test_what_the_board_refuses_is_a_refusal(tmp_path: Path) -> None:
     """Not an exception of some other kind."""
     sink = BoardSink(tmp_path)
