@@ -85,16 +85,6 @@ def test_files_with_slurm_internals_are_gpl() -> None:
         assert f"SPDX-License-Identifier: {licence}" in text, path
 
 
-def test_no_file_has_grown_beyond_reading() -> None:
-    """No source file over 400 lines."""
-    long = {
-        str(path.relative_to(ROOT)): lines
-        for path in tracked_files()
-        if path.suffix in SOURCE_SUFFIXES and (lines := len(path.read_text().splitlines())) > 400
-    }
-    assert long == {}
-
-
 def test_importing_the_rooms_does_not_import_torch() -> None:
     """Torch is the user's: neither the command nor the daemons may pull it in."""
     program = (
