@@ -138,7 +138,7 @@ def _rate(before: Progress, after: Progress, seconds: float) -> float:
 def _measured(workload: str, home: Path) -> dict[str, Any]:
     shape = Shape(nodes=1, gpus_per_node=1, slots_per_gpu=GUESTS, racks=1, gpu_memory_mib=16384)
     anywhere = {"guest_below_pct": "101"}  # beside a busy owner, too: that is what is measured
-    options: dict[str, Any] = {"daemons": True, "enforce": True, "scheduler": anywhere}
+    options: dict[str, Any] = {"daemons": True, "mode": "enforce", "scheduler": anywhere}
     with Sandbox.started(shape, name=workload, home=home, **options) as box:
         return _on(Node(box), workload)
 

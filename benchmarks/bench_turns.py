@@ -37,7 +37,7 @@ def main() -> None:
     """Measure, telling what goes on; the figures come last."""
     rounds = int(sys.argv[1]) if sys.argv[1:] else 2
     shape = Shape(nodes=1, gpus_per_node=2, slots_per_gpu=4, racks=1, gpu_memory_mib=16384)
-    options: dict[str, Any] = {"daemons": True, "enforce": True, "turn_s": TURN_S}
+    options: dict[str, Any] = {"daemons": True, "mode": "enforce", "turn_s": TURN_S}
     with (
         tempfile.TemporaryDirectory(prefix="bt-") as folder,
         Sandbox.started(shape, name="turns", home=Path(folder), **options) as box,

@@ -40,7 +40,7 @@ def courses(
 ) -> list[Course]:
     """Run so many of a training, submitted at once, on one node of so many GPUs."""
     shape = Shape(nodes=1, gpus_per_node=gpus, slots_per_gpu=slots, racks=1)
-    options: dict[str, Any] = {"daemons": True, "enforce": True} if ours else {"stock": True}
+    options: dict[str, Any] = {"daemons": True, "mode": "enforce"} if ours else {"stock": True}
     with (
         tempfile.TemporaryDirectory(prefix="bf-") as folder,
         Sandbox.started(shape, name="timed", home=Path(folder), **options) as box,

@@ -19,6 +19,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from occupancy_rig import nvml_folder, simulated_node
+from slipstream.coordinator import cluster_mode
+from slipstream.core.classes import Mode
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -90,8 +92,10 @@ def _own_labels(name: str) -> str:
 
 
 @contextlib.contextmanager
-def coordinated_node(*words: str, gpu_count: int = 2) -> Iterator[Coordinator]:
-    """A node with simulated GPUs and its coordinator."""
+def coordinated_node(
+    *words: str, gpu_count: int = 2, mode: Mode = Mode.OBSERVE
+) -> Iterator[Coordinator]:
+    """A node with simulated GPUs and its coordinator, which a scheduler has told the mode."""
     with (
         simulated_node(gpu_count=gpu_count) as state,
         tempfile.TemporaryDirectory(prefix="slipstream-test-", dir="/dev/shm") as folder,
@@ -104,6 +108,7 @@ def coordinated_node(*words: str, gpu_count: int = 2) -> Iterator[Coordinator]:
             "SLIPSTREAM_RUN_DIR": folder,
             "SLURMD_NODENAME": "n1",
         }
+        cluster_mode.save(Path(folder) / cluster_mode.FILE_NAME, mode)
         with running(Coordinator(Path(folder), environment, words)) as coordinator:
             yield coordinator
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from coordinator_rig import Coordinator, coordinated_node
+from slipstream.core.classes import Mode
 from slipstream.wire import control_block
 from slipstream.wire.control_block import Directive, Down, Progress, Up
 
@@ -58,9 +59,12 @@ class Slurm:
 
 
 @contextlib.contextmanager
-def slurm_node(*words: str, gpu_count: int = 2) -> Iterator[Slurm]:
+def slurm_node(
+    *words: str, gpu_count: int = 2, mode: Mode = Mode.OBSERVE
+) -> Iterator[Slurm]:
     """A node of two GPUs, and who starts jobs on it."""
-    with coordinated_node(*words, gpu_count=gpu_count) as node, tempfile.TemporaryDirectory() as at:
+    rig = coordinated_node(*words, gpu_count=gpu_count, mode=mode)
+    with rig as node, tempfile.TemporaryDirectory() as at:
         stepd = Path(at) / "slurmstepd"
         shutil.copy(os.path.realpath("/bin/sh"), stepd)
         slurm = Slurm(node, stepd)

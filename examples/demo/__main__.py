@@ -92,7 +92,7 @@ def _live(out: Path, console: Console) -> SceneResult:
         name="demo",
         home=out / "sandbox",
         daemons=True,
-        enforce=True,
+        mode="enforce",
         turn_s=scene.TURN_S,
     ) as sandbox:
         return scene.Scene(sandbox, outputs, say).run()
@@ -114,7 +114,7 @@ def _run(
             home=out / "sandbox",
             stock=not ours,
             daemons=ours,
-            enforce=ours,
+            mode="enforce",
             plugin_dir=wrapper,
         ) as sandbox,
         display(console) as show,

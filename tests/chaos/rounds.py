@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 SHAPE: Final = Shape(nodes=3, gpus_per_node=2, racks=1, cpus_per_node=16)
 OPTIONS: Final[Mapping[str, Any]] = {
     "daemons": True,
-    "enforce": True,
+    "mode": "enforce",
     "turn_s": 2.0,
     "checkpoint_every_s": 5.0,
     # Who grows is the plan's to say.

@@ -47,10 +47,12 @@ def torchrun() -> None:
 @pytest.fixture(scope="module")
 def box(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
     """Two nodes of two GPUs, on which everything is carried out, and sooner than elsewhere."""
-    soon = {"mode": "enforce", "grow_after_s": "2", "requeue_pause_s": "1"}
+    soon = {"grow_after_s": "2", "requeue_pause_s": "1"}
     home = tmp_path_factory.mktemp("e")
     shape = Shape(nodes=2, gpus_per_node=2, racks=1)
-    with Sandbox.started(shape, name="elastic", home=home, daemons=True, scheduler=soon) as sandbox:
+    with Sandbox.started(
+        shape, name="elastic", home=home, daemons=True, mode="enforce", scheduler=soon
+    ) as sandbox:
         yield sandbox
 
 

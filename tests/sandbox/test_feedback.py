@@ -37,7 +37,7 @@ def box(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
     """One node of one GPU with four seats."""
     shape = Shape(nodes=1, gpus_per_node=1, slots_per_gpu=4, racks=1)
     home = tmp_path_factory.mktemp("f")
-    with Sandbox.started(shape, name="first", home=home, daemons=True, enforce=True) as sandbox:
+    with Sandbox.started(shape, name="first", home=home, daemons=True, mode="enforce") as sandbox:
         yield sandbox
 
 

@@ -37,7 +37,7 @@ def box(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
     shape = Shape(nodes=2, gpus_per_node=1, racks=1, cpus_per_node=8)
     home = tmp_path_factory.mktemp("g")
     with Sandbox.started(
-        shape, name="back", home=home, daemons=True, enforce=True, turn_s=2.0
+        shape, name="back", home=home, daemons=True, mode="enforce", turn_s=2.0
     ) as sandbox:
         yield sandbox
 

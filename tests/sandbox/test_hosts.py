@@ -54,7 +54,7 @@ def box(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
     shape = Shape(nodes=2, gpus_per_node=1, racks=1)
     home = tmp_path_factory.mktemp("h")
     with Sandbox.started(
-        shape, name="hosts", home=home, daemons=True, netns=True, enforce=True
+        shape, name="hosts", home=home, daemons=True, netns=True, mode="enforce"
     ) as sandbox:
         (sandbox.layout.run / "events.sock").unlink()
         yield sandbox

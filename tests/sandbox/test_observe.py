@@ -30,8 +30,7 @@ MOVING = re.compile(
 def box(tmp_path: Path) -> Iterator[Sandbox]:
     """One node of two GPUs, observed."""
     shape = Shape(nodes=1, gpus_per_node=2, racks=1, gpu_memory_mib=1024)
-    watched = {"mode": "observe"}
-    with Sandbox.started(shape, name="o", home=tmp_path, daemons=True, scheduler=watched) as one:
+    with Sandbox.started(shape, name="o", home=tmp_path, daemons=True, mode="observe") as one:
         yield one
 
 

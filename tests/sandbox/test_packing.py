@@ -34,7 +34,7 @@ def box(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
     shape = Shape(nodes=1, gpus_per_node=1, racks=1, cpus_per_node=8)
     home = tmp_path_factory.mktemp("p")
     with Sandbox.started(
-        shape, name="packing", home=home, daemons=True, enforce=True, turn_s=3.0
+        shape, name="packing", home=home, daemons=True, mode="enforce", turn_s=3.0
     ) as sandbox:
         yield sandbox
 

@@ -267,3 +267,17 @@ def test_a_wrapper_is_known_by_its_folder() -> None:
     folder = "/usr/lib/slipstream/select/22.05.8-4+deb12u3:/usr/lib/x86_64-linux-gnu/slurm-wlm"
     assert places.wrapper_of({"PluginDir": folder}) == "22.05.8-4+deb12u3"
     assert places.wrapper_of(CONFIG) == ""
+
+
+def test_nodes_that_differ_from_the_clusters_mode_are_told() -> None:
+    """Held back by a setting is a remark; a node that does not follow is a fault."""
+    assert HEALTHY.scheduler is not None
+    nodes = {"count": 3, "follow": 3, "held_back": [], "behind": [], "silent": []}
+    told = {**HEALTHY.scheduler, "mode": "enforce", "nodes": nodes}
+    assert found(replace(HEALTHY, scheduler=told)) == found(HEALTHY)
+    held = {**nodes, "held_back": [{"node": "n2", "mode": "observe", "at_most": "observe"}]}
+    one = replace(HEALTHY, scheduler={**told, "nodes": {**held, "follow": 2}})
+    assert found(one)["mode"] is Verdict.NOTE
+    behind = {**held, "behind": [{"node": "n3", "mode": None}], "follow": 1}
+    two = replace(HEALTHY, scheduler={**told, "nodes": behind})
+    assert found(two)["mode"] is Verdict.BAD

@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import json
+import threading
+import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -139,6 +141,45 @@ def test_move_says_what_it_does_and_how_to_undo_it(rig: Served) -> None:
     assert "job 7 moves to n2; see: slipstream why 7" in text
     assert "back again, after a minute: slipstream move 7 --to n1" in text
     assert "n1 is to be repaired" in said(rig, "why", "7")
+
+
+def test_mode_says_which_nodes_follow(rig: Served) -> None:
+    """Held back by a setting of their own, not yet told, or not heard: each by its name."""
+    now_s = rig.engine.now_s()
+    rig.tell(NodeReported(at_s=now_s, node="n1", mode=Mode.ENFORCE, mode_at_most=Mode.ENFORCE))
+    text = said(rig, "mode", "enforce")
+    assert "nodes: 1 of 2 follow\n  not heard, they keep their last mode: n2\n" in text
+    rig.tell(NodeReported(at_s=now_s, node="n2", mode=Mode.OBSERVE, mode_at_most=Mode.OBSERVE))
+    assert "(--mode-at-most): n2 (at most observe)" in said(rig, "mode")
+    rig.tell(NodeReported(at_s=now_s, node="n2", mode=Mode.ADVISE, mode_at_most=Mode.ENFORCE))
+    assert "have not followed yet: n2 (advise)" in said(rig, "mode")
+    rig.tell(NodeReported(at_s=now_s, node="n2"))
+    assert "have not followed yet: n2 (does not say)" in said(rig, "mode"), "an older coordinator"
+    told = json.loads(said(rig, "mode", "--json"))["nodes"]
+    assert (told["count"], told["follow"]) == (2, 1)
+    assert told["behind"] == [{"node": "n2", "mode": None}]
+    rig.tell(NodeReported(at_s=now_s, node="n2", mode=Mode.ENFORCE, mode_at_most=Mode.ENFORCE))
+    assert said(rig, "mode").endswith("\nnodes: all 2 follow\n")
+
+
+def test_setting_the_mode_waits_for_the_nodes_that_are_heard(rig: Served) -> None:
+    """A node that follows a moment later is counted; the answer says what was before."""
+    now_s = rig.engine.now_s()
+    for node in ("n1", "n2"):
+        rig.tell(NodeReported(at_s=now_s, node=node, mode=Mode.ADVISE, mode_at_most=Mode.ENFORCE))
+
+    def follow() -> None:
+        while rig.engine.machine.state.mode is not Mode.ENFORCE:
+            time.sleep(0.01)
+        for node in ("n1", "n2"):
+            follows = {"mode": Mode.ENFORCE, "mode_at_most": Mode.ENFORCE}
+            rig.tell(NodeReported(at_s=rig.engine.now_s(), node=node, **follows))
+
+    thread = threading.Thread(target=follow)
+    thread.start()
+    told = json.loads(said(rig, "mode", "enforce", "--json"))
+    thread.join()
+    assert (told["mode"], told["was"], told["nodes"]["follow"]) == ("enforce", "advise", 2)
 
 
 def test_mode_says_who_has_switched_it_off(rig: Served) -> None:

@@ -20,7 +20,7 @@ from scheduler_rig import served
 from slipstream.coordinator.gangs import BELIEVED_FOR_S, NOTICE_S, Call, Gangs, Together
 from slipstream.coordinator.seats import Task
 from slipstream.coordinator.tenants import Tenant
-from slipstream.core.classes import JobClass, Role
+from slipstream.core.classes import JobClass, Mode, Role
 from slipstream.core.node.events import NodeJob
 from slipstream.core.node.turns import Member, Turn
 from slipstream.scheduler.messages import TurnCalled, TurnsCalled, read_told
@@ -150,11 +150,11 @@ def gang(job: int, nodes: dict[str, Slurm]) -> Iterator[list[Rank]]:
 def test_ranks_on_two_nodes_are_stopped_after_the_same_minibatch(tmp_path: Path) -> None:
     """Two gangs on two GPUs: both train in turns, and none waits for a rank that stands still."""
     events = f"--events-socket={tmp_path}/events.sock"
-    words = ("--mode=enforce", "--turn-s=1", events)
+    words = ("--turn-s=1", events)
     with (
         served(tmp_path),
-        slurm_node(*words, gpu_count=1) as one,
-        slurm_node(*words, "--node=n2", gpu_count=1) as two,
+        slurm_node(*words, gpu_count=1, mode=Mode.ENFORCE) as one,
+        slurm_node(*words, "--node=n2", gpu_count=1, mode=Mode.ENFORCE) as two,
         gang(7, {"n1": one, "n2": two}) as seven,
         gang(8, {"n1": one, "n2": two}) as eight,
     ):

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.unit
 
 MS = 1_000_000
+LOADS, PARKED, PAUSED, TRAINS_NOW = Phase.LOADING, Phase.PARKED, Phase.PAUSED, Phase.TRAINING
 FS = ProcFs()
 CHILD = """
 import subprocess, sys, time
@@ -83,7 +84,8 @@ def test_waiting_for_others_is_counted() -> None:
         ]
         measuring.look({7: seat(7)}, pages, [], now_s[0])
         now_s[0] += seconds
-        measuring.count_waits(lambda _: share_pct, now_s[0])
+        told_now = {7: [page.progress for page in pages]}
+        measuring.count_waits(told_now, lambda _: share_pct, now_s[0])
         return round(measuring.meters[7].waited_s, 3)
 
     now_s = [100.0]
@@ -93,6 +95,42 @@ def test_waiting_for_others_is_counted() -> None:
     assert lasts(1.0, Phase.TRAINING, Phase.TRAINING, share_pct=25) == 1.75
     assert lasts(1.0, Phase.LOADING, Phase.LOADING, share_pct=25) == 1.75
     assert lasts(60.0, Phase.PARKED, Phase.ENDED) == 6.75, "this daemon was stopped meanwhile"
+
+
+@pytest.mark.parametrize(
+    ("pages", "waits"),
+    [
+        pytest.param({"agent": (LOADS, 0), "rank": (PARKED, 9)}, True, id="torchrun, parked"),
+        pytest.param({"agent": (LOADS, 0), "rank": (PAUSED, 9)}, True, id="torchrun, paused"),
+        pytest.param({"agent": (LOADS, 0), "rank": (PAUSED, 0)}, True, id="before its first turn"),
+        pytest.param({"agent": (LOADS, 0), "rank": (TRAINS_NOW, 9)}, False, id="torchrun trains"),
+        pytest.param({"agent": (LOADS, 0), "a": (PARKED, 9), "b": (TRAINS_NOW, 9)}, False, id="one"),
+        pytest.param({"agent": (LOADS, 0)}, False, id="no rank yet"),
+        pytest.param({"agent": (LOADS, 0), "rank": (LOADS, 0)}, False, id="still loading"),
+        pytest.param({"old": (Phase.ENDED, 9), "new": (LOADS, 0)}, False, id="begins anew"),
+        pytest.param({"alone": (LOADS, 9)}, False, id="trained and loads again"),
+    ],
+)
+def test_those_that_train_decide_whether_a_job_waits(
+    pages: dict[str, tuple[Phase, int]], waits: bool
+) -> None:
+    """A launcher has a page that stays at `loading`, and it never trains."""
+    measuring = Measuring(FS)
+    measuring.look({7: seat(7)}, [], [], 100.0)
+    told_now = {7: [Progress(pid=1, phase=phase, minibatches=n) for phase, n in pages.values()]}
+    for now_s in (100.0, 101.0):
+        measuring.count_waits(told_now, lambda _: 100, now_s)
+    assert measuring.meters[7].waited_s == (1.0 if waits else 0.0)
+
+
+def test_a_process_that_was_killed_decides_nothing() -> None:
+    """Its page said that it trains; torchrun has started another in its place, which is parked."""
+    measuring = Measuring(FS)
+    killed = replace(block(7, TRAINS), path=Path("7.killed"))
+    measuring.look({7: seat(7)}, [killed], [], 100.0)
+    for now_s in (100.0, 101.0):
+        measuring.count_waits({7: [replace(TRAINS, phase=PARKED)]}, lambda _: 100, now_s)
+    assert measuring.meters[7].waited_s == 1.0
 
 
 def test_processes_are_counted_with_their_children(task: Task) -> None:

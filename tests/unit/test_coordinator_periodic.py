@@ -16,6 +16,7 @@ from slipstream.coordinator import settings
 from slipstream.coordinator.daemon import Coordinator
 from slipstream.coordinator.periodic import Periodic
 from slipstream.coordinator.saver import MOST_KEPT
+from slipstream.core.classes import Mode
 from slipstream.torch_hooks.checkpoint import generations
 from stepd_rig import Slurm, slurm_node
 
@@ -95,9 +96,9 @@ def shared(tmp_path: Path) -> Path:
 
 def test_a_training_is_saved_again_and_again(tmp_path: Path, shared: Path) -> None:
     """Each generation is newer; the scheduler hears of the copy, which nobody asked for."""
-    words = ("--mode=enforce", "--checkpoint-every-s=0.5", f"--durable-dir={shared}")
+    words = ("--checkpoint-every-s=0.5", f"--durable-dir={shared}")
     with (
-        slurm_node(*words, gpu_count=1) as slurm,
+        slurm_node(*words, gpu_count=1, mode=Mode.ENFORCE) as slurm,
         Events(slurm.node.run_dir / "events.sock").listening() as events,
         training(slurm, tmp_path) as durable,
     ):
@@ -118,9 +119,9 @@ def test_who_is_not_to_be_disturbed_is_not_saved(
     tmp_path: Path, shared: Path, mode: str, job_class: str, nodes: int
 ) -> None:
     """In observe nothing is carried out; a guaranteed job is slowed for nobody; ranks elsewhere."""
-    words = (f"--mode={mode}", "--checkpoint-every-s=0.2", f"--durable-dir={shared}")
+    words = ("--checkpoint-every-s=0.2", f"--durable-dir={shared}")
     with (
-        slurm_node(*words, gpu_count=1) as slurm,
+        slurm_node(*words, gpu_count=1, mode=Mode(mode)) as slurm,
         Events(slurm.node.run_dir / "events.sock").listening() as events,
         training(slurm, tmp_path, nodes, **{"class": job_class}),
     ):

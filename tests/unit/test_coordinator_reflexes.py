@@ -92,7 +92,7 @@ class Trainer:
 @pytest.fixture
 def slurm() -> Iterator[Slurm]:
     """A node of one GPU whose coordinator enforces, with short turns."""
-    with slurm_node("--mode=enforce", "--turn-s=1", gpu_count=1) as slurm:
+    with slurm_node("--turn-s=1", gpu_count=1, mode=Mode.ENFORCE) as slurm:
         yield slurm
 
 

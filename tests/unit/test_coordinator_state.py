@@ -175,6 +175,8 @@ def test_an_event_says_who_sits_where() -> None:
         "node": "n1",
         "at_s": 5.0,
         "enforces": True,
+        "mode": "enforce",
+        "mode_at_most": "enforce",
         "pairs": [],
         "gpus": [
             {

@@ -36,8 +36,8 @@ def switch(tmp_path: Path) -> Path:
 @pytest.fixture
 def slurm(switch: Path) -> Iterator[Slurm]:
     """A node of one GPU whose coordinator enforces."""
-    words = ("--mode=enforce", "--turn-s=1", f"--disable-file={switch}")
-    with slurm_node(*words, gpu_count=1) as slurm:
+    words = ("--turn-s=1", f"--disable-file={switch}")
+    with slurm_node(*words, gpu_count=1, mode=Mode.ENFORCE) as slurm:
         yield slurm
 
 

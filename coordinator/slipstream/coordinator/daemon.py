@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from slipstream.coordinator import asking, blocks, guest_locks, joining, phases, reflexes, store
 from slipstream.coordinator.checkpoints import Checkpoints
 from slipstream.coordinator.closed_gpus import ClosedGpus
+from slipstream.coordinator.cluster_mode import ClusterMode
 from slipstream.coordinator.devices import DeviceCgroups
 from slipstream.coordinator.events import event
 from slipstream.coordinator.gangs import Gangs
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from slipstream.coordinator.joining import Owner
     from slipstream.coordinator.requests import Request as Asked
     from slipstream.coordinator.settings import Settings
+    from slipstream.core.classes import Mode
     from slipstream.wire.control_block import Progress
 
 _log = logging.getLogger(__name__)
@@ -68,7 +70,8 @@ class Coordinator:
         self.tenants: dict[int, Tenant] = {}
         self.owned: dict[str, Owner] = {}
         """Who owns which GPU, and whether guests may join it."""
-        self.reflexes = Reflexes(settings.mode, settings.node_rules)
+        self.cluster_mode = ClusterMode(settings.mode_file, settings.mode_at_most)
+        self.reflexes = Reflexes(self.cluster_mode.mode, settings.node_rules)
         self.gangs = Gangs(settings.node)
         self.orders = Orders(self.reflexes, self.gangs, settings.run_dir / "parked.json")
         self.switch = Switch(settings.disable_file)
@@ -257,19 +260,28 @@ class Coordinator:
             block.refresh()
         self.measuring.look(self.seats, self._blocks.values(), self._uses)
         self.settle()
-        self.measuring.count_waits(lambda job: self.reflexes.wanted(job).share_pct)
+        progress = self.progress()
+        self.measuring.count_waits(progress, lambda job: self.reflexes.wanted(job).share_pct)
         return event(
             node=self.settings.node,
             at_s=time.time(),
             window=self.window,
             seats=self.seats,
             owned=self.owned,
-            progress=self.progress(),
+            progress=progress,
             may_use=self.reflexes.told,
             measured=self.measuring.meters,
             pairs=self.reflexes.pairs(),
             enforces=self.reflexes.enforces,
+            mode=self.cluster_mode.mode,
+            mode_at_most=self.cluster_mode.at_most,
         )
+
+    def follow(self, mode: Mode) -> None:
+        """The scheduler says the cluster's mode: it counts at once, as far as this node may."""
+        self.cluster_mode.hear(mode)
+        self.reflexes.mode = self.cluster_mode.mode
+        self.settle()
 
     def scan(self) -> None:
         """Look who runs here, flagged or not, and seat guests that were bound without us."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from slipstream.coordinator.saver import restorable
 from slipstream.coordinator.seats import guests_of
+from slipstream.core.classes import Mode
 from slipstream.wire.control_block import Phase
 
 if TYPE_CHECKING:
@@ -35,6 +36,8 @@ def event(  # noqa: PLR0913 (one for each that knows something)
     measured: Mapping[int, JobMeter] | None = None,
     pairs: Sequence[Mapping[str, Any]] = (),
     enforces: bool = True,
+    mode: Mode = Mode.ENFORCE,
+    mode_at_most: Mode = Mode.ENFORCE,
 ) -> dict[str, Any]:
     """The node as it is now."""
     meters = measured or {}
@@ -45,6 +48,8 @@ def event(  # noqa: PLR0913 (one for each that knows something)
         "node": node,
         "at_s": at_s,
         "enforces": enforces,
+        "mode": str(mode),
+        "mode_at_most": str(mode_at_most),
         "gpus": [
             {
                 "index": gpu.index,
@@ -128,8 +133,12 @@ def _phase(told: Iterable[Progress], *, left: bool) -> Phase:
 
 
 def what_matters(told: Mapping[str, Any]) -> tuple[Any, ...]:
-    """What makes an event worth sending at once: who sits where, who may, and a job's phase."""
+    """What makes an event worth sending at once.
+
+    Who sits where, who may, a job's phase, and the node's mode.
+    """
     return (
+        (told["mode"], told["mode_at_most"], told["enforces"]),
         tuple(
             (gpu["uuid"], gpu["owner_job"], tuple(gpu["guest_jobs"]), gpu["takes_guests"])
             for gpu in told["gpus"]

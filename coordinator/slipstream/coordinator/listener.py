@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from slipstream.coordinator.gangs import Call
 from slipstream.coordinator.preparing import MOST_FILES, Wish
+from slipstream.core.classes import Mode
 
 if TYPE_CHECKING:
     from slipstream.coordinator.daemon import Coordinator
@@ -77,6 +78,8 @@ class Listener:
             case "switch":
                 self._coordinator.switch.told(thrown=bool(order["off"]))
                 self._coordinator.settle()
+            case "mode":
+                self._coordinator.follow(Mode(order["mode"]))
             case other:
-                known = "save, hosts, prepare, discard, turn, parked and switch"
+                known = "save, hosts, prepare, discard, turn, parked, switch and mode"
                 raise ValueError(f"order {other!r}, known are {known}")

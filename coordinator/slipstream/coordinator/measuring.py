@@ -38,6 +38,7 @@ _MOST_WAITING: Final = 600
 _LONGEST_TICK_S: Final = 5.0
 """More than that between two looks is no waiting: this daemon was stopped."""
 _WAITS: Final = {Phase.PAUSED, Phase.PARKED, Phase.WAITING_FOR_BATON}
+_NOT_YET_OR_OVER: Final = {Phase.UNCLAIMED, Phase.IMPORTING, Phase.LOADING, Phase.ENDED}
 
 
 @dataclass(slots=True)
@@ -183,16 +184,23 @@ class Measuring:
                 young = meter.lived_s < _YOUNG_S
                 meter.due_s = now_s + (_OFTEN_S if young else _SELDOM_S)
 
-    def count_waits(self, share_pct: Callable[[int], int], now_s: float | None = None) -> None:
+    def count_waits(
+        self,
+        progress: Mapping[int, Sequence[Progress]],
+        share_pct: Callable[[int], int],
+        now_s: float | None = None,
+    ) -> None:
         """Add what each job has lost to others since this was last asked.
 
-        Of a job that is held to a share the rest counts, which is the most it can have lost.
+        A job stands still when all its processes do that train, by the pages of those that live
+        (`progress`). Of a job that is held to a share the rest counts, which is the most it can
+        have lost.
         """
         now_s = time.monotonic() if now_s is None else now_s
         since_s, self._waits_at_s = self._waits_at_s, now_s
         past_s = 0.0 if since_s is None else min(now_s - since_s, _LONGEST_TICK_S)
         for job, meter in self.meters.items():
-            phases = {page.phase for page in meter.pages.values()} - {Phase.ENDED}
+            phases = _phases_of_training(progress.get(job, ()))
             if phases and phases <= _WAITS:
                 meter.waited_s += past_s
             elif Phase.TRAINING in phases:
@@ -271,6 +279,18 @@ class Measuring:
             wire.boundary_ns = latest_ns
             wire.seconds = now_s - wire.began_s
             wire.sent_bytes = sent - wire.began_bytes
+
+
+def _phases_of_training(pages: Sequence[Progress]) -> set[Phase]:
+    """What the processes do that decide whether a job waits.
+
+    Those that have trained. Before the first mini-batch of any: those that have come as far as
+    that. A launcher (torchrun, accelerate, deepspeed) has a page, too; it loads for ever and is
+    not asked.
+    """
+    alive = [page for page in pages if page.phase not in _NOT_YET_OR_OVER]
+    trained = [page for page in pages if page.minibatches and page.phase != Phase.ENDED]
+    return {page.phase for page in trained or alive}
 
 
 def _minibatch_ms(page: Progress) -> float:

@@ -98,7 +98,7 @@ class Orders:
             before = replace(before, request=Request.NONE)
         self._asked_to_save = self.saving & {*self._asked_to_save, seat.job_id}
         shut = joining.closed(owned, seat)
-        wanted = self._reflexes.wanted(seat.job_id)
+        wanted = self._reflexes.wanted(seat.job_id, is_capped=before.cap_bytes > 0)
         order = joining.order(
             before,
             stands=bool(shut) or bool(wanted.hurried_until_s),

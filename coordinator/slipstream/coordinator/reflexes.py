@@ -99,13 +99,18 @@ class Reflexes:
             for job, one in self._wanted.items()
         )
 
-    def wanted(self, job_id: int) -> Wanted:
+    def wanted(self, job_id: int, *, is_capped: bool = False) -> Wanted:
         """What a job is to be told; nothing but in `enforce`.
 
         Switched off, caps are kept: without one a job would fail where its neighbours' memory is.
+        For the same reason a job that `is_capped` from a time in which the mode was `enforce` keeps
+        its cap in any mode, until the machine would lift it.
         """
-        wanted = self._wanted.get(job_id, FREE) if self.mode is Mode.ENFORCE else FREE
-        return replace(FREE, cap_bytes=wanted.cap_bytes) if self.off else wanted
+        wanted = self._wanted.get(job_id, FREE)
+        if self.enforces:
+            return wanted
+        keeps = is_capped or self.mode is Mode.ENFORCE
+        return replace(FREE, cap_bytes=wanted.cap_bytes) if keeps else FREE
 
     def would_be(self, job_id: int) -> Wanted:
         """What it is to be told, or would be."""
@@ -348,7 +353,9 @@ def _is_starting(phases: Sequence[int]) -> bool:
 
 
 def _is_over(pages: Sequence[Block]) -> bool:
-    return bool(pages) and all(page.progress.phase == Phase.ENDED for page in pages)
+    """Whether all that trained have ended; a launcher (torchrun) is there for a while longer."""
+    busy = any(page.progress.phase in _BUSY for page in pages)
+    return not busy and any(page.progress.phase == Phase.ENDED for page in pages)
 
 
 def _standing(busy: Sequence[Block]) -> Standing:

@@ -45,7 +45,7 @@ class Saver:
     def tick(self, now_s: float) -> None:
         """Save who is due by the interval; only where anything is carried out at all."""
         node = self._coordinator
-        acts = node.settings.mode is Mode.ENFORCE and not node.switch.thrown
+        acts = node.cluster_mode.mode is Mode.ENFORCE and not node.switch.thrown
         if not acts or not node.settings.durable_dir:
             return
         for job_id, number in self._numbers.items():

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import logging
 import math
 import os
 import pwd
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import slipstream.wire
+from slipstream.coordinator import cluster_mode
 from slipstream.core.classes import Mode
 from slipstream.core.node.rules import NodeRules
 from slipstream.slurm_plugin import link, site
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 
     from slipstream.slurm_plugin.link import Address
 
+_log = logging.getLogger(__name__)
 DEFAULT_RUN_DIR: Final = "/run/slipstream"
 DEFAULT_SWITCH: Final = "/etc/slipstream/disable"
 INJECT: Final = Path(slipstream.wire.__file__).parent.with_name("torch_hooks") / "inject"
@@ -58,8 +61,8 @@ class Settings:
     """How often trainings that can be restored are saved by themselves (`enforce`); 0: never."""
     disable_file: Path = Path(DEFAULT_SWITCH)
     """The kill switch: thrown while it exists."""
-    mode: Mode = Mode.OBSERVE
-    """Whether shares, caps and turns are carried out (`enforce`) or only decided."""
+    mode_at_most: Mode = Mode.ENFORCE
+    """The most this node may do: it follows the cluster's mode only so far."""
     node_rules: NodeRules = NodeRules()  # noqa: RUF009 (frozen)
     scheduler: Address | None = None
     """Where the scheduler of another host listens; None: it is on this one."""
@@ -92,6 +95,10 @@ class Settings:
     @property
     def closed_gpus(self) -> Path:
         return self.run_dir / "closed.gpus"
+
+    @property
+    def mode_file(self) -> Path:
+        return self.run_dir / cluster_mode.FILE_NAME
 
     @property
     def table(self) -> Path:
@@ -144,10 +151,11 @@ def read(argv: Sequence[str] | None, environment: Mapping[str, str]) -> Settings
         help="let guests join owners without hooks, too (default: they are left alone)",
     )
     add(
-        "--mode",
+        "--mode-at-most",
         choices=[str(mode) for mode in Mode],
-        default=environment.get("SLIPSTREAM_COORDINATOR_MODE") or str(Mode.OBSERVE),
-        help="enforce: hold owners' speed and take turns (default: %(default)s)",
+        default=_mode_at_most(environment),
+        help="hold this node back: it follows the cluster's mode ('slipstream mode') at most so "
+        "far (default: %(default)s, all of it)",
     )
     add(
         "--disable-file",
@@ -212,7 +220,7 @@ def read(argv: Sequence[str] | None, environment: Mapping[str, str]) -> Settings
         memory_floor_bytes=max(0, told.memory_floor_mib) << 20,
         checkpoint_every_s=told.checkpoint_every_s,
         disable_file=told.disable_file,
-        mode=_mode(parser, told.mode),
+        mode_at_most=_mode(parser, told.mode_at_most),
         node_rules=NodeRules(turn_s=told.turn_s),
         dcgm_job_dir=told.dcgm_job_dir,
         **_to_the_scheduler(parser, told, environment),
@@ -245,10 +253,24 @@ def _uid_of(user: str) -> list[int]:
     return []
 
 
+def _mode_at_most(environment: Mapping[str, str]) -> str:
+    """Of the environment. The older name set a mode of the node's own; it holds back, as it did."""
+    if told := environment.get("SLIPSTREAM_NODE_MODE_AT_MOST"):
+        return told
+    if told := environment.get("SLIPSTREAM_COORDINATOR_MODE"):
+        _log.warning(
+            "SLIPSTREAM_COORDINATOR_MODE=%s is read as SLIPSTREAM_NODE_MODE_AT_MOST=%s: nodes "
+            "follow the mode of the scheduler; remove it, or use the new name",
+            *(told, told),
+        )
+        return told
+    return str(Mode.ENFORCE)
+
+
 def _mode(parser: argparse.ArgumentParser, word: str) -> Mode:
     """Argparse does not look at defaults, and the environment's is one."""
     if word not in {str(mode) for mode in Mode}:
-        parser.error(f"mode {word!r}: choose {', '.join(Mode)}")
+        parser.error(f"mode-at-most {word!r}: choose {', '.join(Mode)}")
     return Mode(word)
 
 

@@ -43,6 +43,10 @@ class Mode(StrEnum):
     ENFORCE = "enforce"
     """Everything."""
 
+    def at_most(self, most: Mode) -> Mode:
+        """This mode, or `most` where that does less."""
+        return min(self, most, key=list(Mode).index)
+
 
 class Strength(StrEnum):
     """What Slurm does when advised nodes do not do."""

@@ -74,6 +74,10 @@ class NodeReported:
     """What guests that share a GPU were measured to do."""
     enforces: bool = True
     """Whether it carries out what it decides about shares, memory and turns."""
+    mode: Mode | None = None
+    """The mode it follows by now; None: a coordinator that does not say."""
+    mode_at_most: Mode | None = None
+    """The most that its own setting lets it follow."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -72,7 +72,7 @@ def slurmd(plan: Plan, layout: Layout, node: str) -> Daemon:
 
 
 def scheduler(plan: Plan, layout: Layout) -> Daemon:
-    """Our central daemon; a sandbox has no years of trust to earn, so it starts with advice on."""
+    """Our central daemon, with the mode that the coordinators follow."""
     return Daemon(
         "scheduler",
         (sys.executable, "-m", "slipstream.scheduler"),
@@ -80,7 +80,7 @@ def scheduler(plan: Plan, layout: Layout) -> Daemon:
             **plugins.controller_environment(layout),
             "SLIPSTREAM_STATE_DIR": str(layout.state),
             "SLIPSTREAM_DISABLE_FILE": str(layout.disable_file),
-            "SLIPSTREAM_SCHEDULER_MODE": "advise",
+            "SLIPSTREAM_SCHEDULER_MODE": plan.mode,
             "SLIPSTREAM_SCHEDULER_SLURM_USER": "root",
             "SLIPSTREAM_SCHEDULER_LISTEN": plan.link,
             **{
@@ -103,7 +103,6 @@ def coordinator(plan: Plan, layout: Layout, node: str) -> Daemon:
         environment={
             **(_other_host(plan, layout, node) if plan.netns else {}),
             **plugins.node_environment(layout, node),
-            "SLIPSTREAM_COORDINATOR_MODE": "enforce" if plan.enforce else "observe",
             "SLIPSTREAM_DISABLE_FILE": str(layout.disable_file),
             "SLURMD_NODENAME": node,
             "SLIPSTREAM_DURABLE_ROOT": str(layout.durable),

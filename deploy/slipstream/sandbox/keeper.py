@@ -120,6 +120,8 @@ class Keeper:
         sockets = [self._layout.run / "submit.sock", self._layout.run / "api.sock"]
         sockets += [plugins.run_folder(self._layout, node) / "node.sock" for node in nodes]
         self._until(lambda: all(path.exists() for path in sockets), "Slipstream's sockets")
+        heard = [plugins.run_folder(self._layout, node) / "mode.json" for node in nodes]
+        self._until(lambda: all(path.exists() for path in heard), "the nodes to hear the scheduler")
 
     def _start_accounting(self, password: str) -> None:
         with self._step("mariadb"):

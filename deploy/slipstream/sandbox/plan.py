@@ -26,12 +26,12 @@ class Plan:
     """Plain Slurm, with nothing of ours in its configuration."""
     daemons: bool = False
     """With our scheduler and a coordinator per node; without, the plugins are on their own."""
-    enforce: bool = False
-    """The coordinators carry out what they decide: shares, caps and turns."""
+    mode: str = "advise"
+    """The cluster's mode from the start: a sandbox has no running jobs to be careful with."""
     turn_s: float = 60.0
     """How long a shared job's turn is."""
     checkpoint_every_s: float = 600.0
-    """How often trainings that can be restored are saved, where coordinators enforce."""
+    """How often trainings that can be restored are saved, in mode enforce."""
     scheduler: Mapping[str, str] = field(default_factory=dict)
     """Settings of our scheduler, by their names."""
     accounting: bool = False
@@ -95,7 +95,7 @@ class Plan:
                 "shape": self.shape.to_dict(),
                 "stock": self.stock,
                 "daemons": self.daemons,
-                "enforce": self.enforce,
+                "mode": self.mode,
                 "turn_s": self.turn_s,
                 "checkpoint_every_s": self.checkpoint_every_s,
                 "scheduler": dict(self.scheduler),

@@ -34,7 +34,7 @@ class Options(TypedDict, total=False):
 
     stock: bool
     daemons: bool
-    enforce: bool
+    mode: str
     turn_s: float
     checkpoint_every_s: float
     scheduler: Mapping[str, str]

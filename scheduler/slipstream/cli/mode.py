@@ -26,6 +26,10 @@ _THROWN: Final = {
     True: "switched off: Slurm decides alone\nback again: slipstream mode --enable",
     False: "switched on\noff again: slipstream mode --disable",
 }
+_FOLLOW_WITHIN_S: Final = 5.0
+"""How long a new mode is waited for: nodes that are heard follow within a second."""
+_LOOK_EVERY_S: Final = 0.1
+_SHOWN_NODES: Final = 8
 _DEFAULT_SWITCH: Final = "/etc/slipstream/disable"
 
 
@@ -51,10 +55,12 @@ def mode(
 ) -> None:
     """Show or set the mode: observe, advise or enforce. Setting it is for root and Slurm's user.
 
+    It is the mode of the whole cluster: the nodes follow, and it is said which do not.
+
     \b
     Examples:
       slipstream mode
-      slipstream mode advise
+      slipstream mode enforce
       slipstream mode --disable        the same as: touch /etc/slipstream/disable
     """
     if thrown is not None:
@@ -65,16 +71,51 @@ def mode(
             if as_json:
                 show_json({"v": 1, "switched_off": thrown, "disable_file": str(disable_file)})
             return
-    answer = tell(run_dir, "/v1/mode", {"mode": mode}) if mode else ask(run_dir, "/v1/mode")
+    answer = _set(run_dir, mode) if mode else ask(run_dir, "/v1/mode")
     if as_json:
         show_json(answer)
         return
     click.echo(_sentence(answer) + _by_whom(answer, disable_file))
+    for line in node_lines(answer):
+        click.echo(line)
     if mode and answer["was"] != mode:
         click.echo(
             "it stays so over restarts, until another mode is configured\n"
             f"back again: slipstream mode {answer['was']}"
         )
+
+
+def _set(run_dir: Path, mode: str) -> dict[str, Any]:
+    """Set it, and wait a moment for the nodes that are heard to follow."""
+    answer = tell(run_dir, "/v1/mode", {"mode": mode})
+    until_s = time.monotonic() + _FOLLOW_WITHIN_S
+    while answer.get("nodes", {}).get("behind") and time.monotonic() < until_s:
+        time.sleep(_LOOK_EVERY_S)
+        answer = {**ask(run_dir, "/v1/mode"), "was": answer["was"]}
+    return answer
+
+
+def node_lines(answer: dict[str, Any]) -> list[str]:
+    """Which nodes do what the mode says, and which do not; nothing while it is switched off."""
+    nodes = answer.get("nodes")  # an older scheduler's answer has none
+    if answer["switched_off"] or not nodes or not nodes["count"]:
+        return []
+    if nodes["follow"] == nodes["count"]:
+        return [f"nodes: all {nodes['count']} follow"]
+    lines = [f"nodes: {nodes['follow']} of {nodes['count']} follow"]
+    if held := [f"{one['node']} (at most {one['at_most']})" for one in nodes["held_back"]]:
+        lines.append(f"  held back by their own setting (--mode-at-most): {some(held)}")
+    if behind := [f"{one['node']} ({one['mode'] or 'does not say'})" for one in nodes["behind"]]:
+        lines.append(f"  have not followed yet: {some(behind)}")
+    if nodes["silent"]:
+        lines.append(f"  not heard, they keep their last mode: {some(nodes['silent'])}")
+    return lines
+
+
+def some(names: list[str]) -> str:
+    """The first of them, and how many more there are."""
+    more = len(names) - _SHOWN_NODES
+    return ", ".join(names[:_SHOWN_NODES]) + (f" and {more} more" if more > 0 else "")
 
 
 def _throw(path: Path, *, thrown: bool) -> None:

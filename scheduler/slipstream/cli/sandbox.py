@@ -17,6 +17,7 @@ from rich.table import Table
 
 from slipstream.cli.daemon_api import json_option
 from slipstream.cli.table import coloured
+from slipstream.core.classes import Mode
 from slipstream.sandbox import Sandbox, SandboxError, Shape, gpus
 from slipstream.sandbox.layout import default_home
 from slipstream.sandbox.plan import Plan
@@ -89,6 +90,13 @@ def sandbox() -> None:
     show_default=True,
     help="With our scheduler and coordinators (never with --stock).",
 )
+@click.option(
+    "--mode",
+    type=click.Choice([str(one) for one in Mode]),
+    default=str(Mode.ADVISE),
+    show_default=True,
+    help="The cluster's mode from the start; 'slipstream mode' changes it.",
+)
 @click.option("--accounting", is_flag=True, help="With slurmdbd, MariaDB and two accounts.")
 @click.option(
     "--netns", is_flag=True, help="Each node in a network namespace, racks behind slow uplinks."
@@ -100,12 +108,19 @@ def sandbox() -> None:
     help="With --netns: the rate of each rack's uplink.",
 )
 @click.option("--port-base", type=int, help="First of a row of ports; default: any free ones.")
-def up(name: str, home: Path, port_base: int | None, **asked: Any) -> None:  # noqa: ANN401 (click's)
+def up(
+    name: str,
+    home: Path,
+    port_base: int | None,
+    mode: str,
+    **asked: Any,  # noqa: ANN401 (click's)
+) -> None:
     """Start a sandbox and leave it running.
 
     \b
     Examples:
       slipstream sandbox up
+      slipstream sandbox up --mode enforce
       slipstream sandbox up --name two --nodes 2 --gpus-per-node 8 --racks 1
       slipstream sandbox up --netns --uplink-mbit 100
     """
@@ -115,6 +130,7 @@ def up(name: str, home: Path, port_base: int | None, **asked: Any) -> None:  # n
     plan = Plan(
         shape=Shape(**asked),
         port_base=port_base,
+        mode=mode,
         plugin_dir="" if switches["stock"] else _select_wrapper(),
         **switches,
     )

@@ -26,6 +26,7 @@ from slipstream.core.reasons import SENTENCE, Reason
 from slipstream.scheduler import asked_estimates, metrics, views
 from slipstream.scheduler.job_rows import JobList, encoded
 from slipstream.scheduler.messages import MessageError, read_report
+from slipstream.scheduler.node_modes import node_modes
 from slipstream.scheduler.own_names import OwnNames
 from slipstream.scheduler.peers import BY_LINK, BY_UID
 
@@ -148,8 +149,8 @@ class Api:
             return _error(500, "the estimate failed; the scheduler's log has why")
 
     async def mode(self, _request: Request) -> Response:
-        """What is carried out."""
-        return self._answer()
+        """What is carried out, and which nodes follow."""
+        return self._answer(nodes=node_modes(self._state, self.engine.now_s()))
 
     async def set_mode(self, request: Request) -> Response:
         """`{"mode": "advise"}`."""
@@ -164,7 +165,7 @@ class Api:
             return _error(400, f'not understood: {body!r:.100}; say {{"mode": one of {known}}}')
         was = self._state.mode
         self.engine.set_mode(mode)
-        return self._answer(was=was)
+        return self._answer(was=was, nodes=node_modes(self._state, self.engine.now_s()))
 
     async def move(self, request: Request) -> Response:
         """`{"job": "12", "nodes": "n2", "why": "maintenance"}`; nodes may be missing."""

@@ -259,6 +259,7 @@ class Daemon:
             self._supervisor.alive()
             try:
                 self._engine.tick()
+                self._orders.follow(self._engine.machine.state.mode)
                 self._orders.switch(off=self._engine.machine.state.switched_off)
                 self._orders.park(parking.by_node(self._engine.machine.state))
                 self._historian.tick()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 import msgspec
 
-from slipstream.core.classes import JobClass, Per, Role
+from slipstream.core.classes import JobClass, Mode, Per, Role
 from slipstream.core.events import JobSaved, NodeReported
 from slipstream.core.sights import Gpus, GpuUse, Measured, PackSeen, Request, Training
 from slipstream.estimator import Clues
@@ -140,6 +140,8 @@ class _Report(msgspec.Struct):
     jobs: list[_Training] = []
     pairs: list[_Pair] = []
     enforces: bool = True
+    mode: str = ""
+    mode_at_most: str = ""
     saved: _Saved | None = None
     """If it tells of a job that was saved; then of nothing else."""
     discarded: _Discarded | None = None
@@ -152,6 +154,7 @@ class _Report(msgspec.Struct):
     """If it waits on this connection for what it is asked to do."""
 
 
+_MODES: Final = {str(mode): mode for mode in Mode}
 _MOST_FILES: Final = 256
 _MOST_NAME: Final = 4096
 
@@ -352,6 +355,8 @@ def _report(told: _Report) -> NodeReported:
         jobs=jobs,
         packed=packed,
         enforces=told.enforces,
+        mode=_MODES.get(told.mode),
+        mode_at_most=_MODES.get(told.mode_at_most),
     )
 
 

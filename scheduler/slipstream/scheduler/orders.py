@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from slipstream.core.advice import Advice
+    from slipstream.core.classes import Mode
     from slipstream.core.commands import Prepare, Save
     from slipstream.core.copies import Copy
     from slipstream.scheduler.messages import FilesMapped, TurnsCalled
@@ -50,6 +51,7 @@ class Orders:
         self._hosts: dict[str, Advice] = {}
         self._lock = threading.Lock()
         self._off: bool | None = None
+        self._mode: Mode | None = None
         self._parked: Mapping[str, tuple[int, ...]] | None = None
         self._parked_told_s = 0.0
         self._clock = clock
@@ -66,12 +68,14 @@ class Orders:
                 if now_s - at_s < PATIENCE_S[Stage.SAVING]
             }
             unanswered = [order for _, order in self._open.values() if order.node == node]
-            off, parked = self._off, self._parked
+            off, parked, mode = self._off, self._parked, self._mode
             plans = [plan for plan in self._hosts.values() if node in plan.nodes]
         if parked is not None:
             loop.call_soon_threadsafe(channel.write, _park(parked.get(node, ())))
         if off is not None:
             loop.call_soon_threadsafe(channel.write, _switch(off=off))
+        if mode is not None:
+            loop.call_soon_threadsafe(channel.write, _mode(mode))
         for line in (*map(_line, unanswered), *map(_hosts, plans)):
             loop.call_soon_threadsafe(channel.write, line)
 
@@ -88,6 +92,14 @@ class Orders:
             there = list(self._listeners.values())
         for loop, channel in there if told is not off else ():
             loop.call_soon_threadsafe(channel.write, _switch(off=off))
+
+    def follow(self, mode: Mode) -> None:
+        """Tell all nodes the cluster's mode, if that is new; who comes later is told then."""
+        with self._lock:
+            told, self._mode = self._mode, mode
+            there = list(self._listeners.values())
+        for loop, channel in there if told is not mode else ():
+            loop.call_soon_threadsafe(channel.write, _mode(mode))
 
     def park(self, wanted: Mapping[str, tuple[int, ...]]) -> None:
         """Tell nodes whom operators have parked: what is new at once, and all of it now and then.
@@ -196,6 +208,10 @@ def _hosts(advice: Advice) -> bytes:
 
 def _switch(*, off: bool) -> bytes:
     return _raw({"v": 1, "order": "switch", "job_id": 0, "off": off})
+
+
+def _mode(mode: Mode) -> bytes:
+    return _raw({"v": 1, "order": "mode", "job_id": 0, "mode": str(mode)})
 
 
 def _park(jobs: tuple[int, ...]) -> bytes:

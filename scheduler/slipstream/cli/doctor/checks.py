@@ -7,15 +7,16 @@ from typing import TYPE_CHECKING, Final
 
 from slipstream.cli.doctor import host_checks
 from slipstream.cli.doctor.findings import bad, good, note
+from slipstream.cli.mode import some
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
+    from typing import Any
 
     from slipstream.cli.doctor.facts import Facts
     from slipstream.cli.doctor.findings import Finding
 
 _TESTED: Final = ("22.05", "24.11", "26.05")
-_SHOWN_NODES: Final = 8
 _JOBS_OWN: Final = ("/tmp/", "/dev/shm/")  # noqa: S108 (no files of ours)
 """What job_container/tmpfs gives each job anew."""
 
@@ -169,15 +170,37 @@ def scheduler(facts: Facts) -> Iterator[Finding]:
         )
     silent = [str(one["node"]) for one in facts.nodes if one["gpus"] and not one["devices"]]
     if silent:
-        more = f" and {len(silent) - _SHOWN_NODES} more" if len(silent) > _SHOWN_NODES else ""
         yield bad(
             "coordinators",
-            f"nobody reports from {', '.join(silent[:_SHOWN_NODES])}{more}",
+            f"nobody reports from {some(silent)}",
             "start the coordinator there, and run this command there; guests start meanwhile, "
             "on GPUs by a static table",
         )
     elif facts.nodes:
         yield good("coordinators", f"all {len(facts.nodes)} nodes report")
+    yield from _modes(told)
+
+
+def _modes(told: Mapping[str, Any]) -> Iterator[Finding]:
+    """Whether the nodes that report follow the cluster's mode."""
+    nodes = told.get("nodes") or {}  # an older scheduler does not say
+    if held := [f"{one['node']} (at most {one['at_most']})" for one in nodes.get("held_back", ())]:
+        yield note(
+            "mode",
+            f"held back by their own setting: {some(held)}",
+            "SLIPSTREAM_NODE_MODE_AT_MOST in /etc/default/slipstream there, or --mode-at-most",
+        )
+    if behind := [
+        f"{one['node']} ({one['mode'] or 'does not say'})" for one in nodes.get("behind", ())
+    ]:
+        yield bad(
+            "mode",
+            f"{told['mode']}, but these nodes do not follow: {some(behind)}",
+            "a coordinator of an older version has a mode of its own: upgrade it; else its log "
+            "says why",
+        )
+    if nodes.get("count") and nodes["follow"] == nodes["count"]:
+        yield good("mode", f"all {nodes['count']} nodes follow: {told['mode']}")
 
 
 def node(facts: Facts) -> Iterator[Finding]:

@@ -21,6 +21,7 @@ from slipstream.scheduler.dashboard.rows import DEVICE_COLUMNS, JOB_COLUMNS, NOD
 from slipstream.scheduler.dashboard.shadow import Sample, Scene
 from slipstream.scheduler.dashboard.table import Table
 from slipstream.scheduler.job_rows import ENCODER
+from slipstream.scheduler.node_modes import node_modes
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -209,4 +210,9 @@ class Feed:
 def meta_of(engine: Engine, carrier: Callable[[], str]) -> dict[str, Any]:
     """What everybody should know before reading on."""
     state = engine.machine.state
-    return {**views.mode(state), "carrier": carrier(), "moves": len(state.moves)}
+    return {
+        **views.mode(state),
+        "carrier": carrier(),
+        "moves": len(state.moves),
+        "node_modes": node_modes(state, engine.now_s()),
+    }

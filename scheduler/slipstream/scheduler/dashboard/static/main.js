@@ -3,7 +3,7 @@
 
 import { text } from "./dom.js";
 import { EstimatorView } from "./estimator.js";
-import { count } from "./format.js";
+import { count, plural } from "./format.js";
 import { JobView } from "./job.js";
 import { MapView } from "./map.js";
 import { QueueView } from "./queue.js";
@@ -56,12 +56,13 @@ function head() {
   const live = $("live");
   live.dataset.state = store.state;
   text(live, { live: "live", lost: "reconnecting", connecting: "connecting" }[store.state]);
-  const { mode, switched_off: off, slurm_away: away } = store.meta;
+  const { mode, switched_off: off, slurm_away: away, node_modes: nodes } = store.meta;
   const pill = $("mode");
   pill.hidden = !mode;
   pill.dataset.mode = off ? "off" : mode;
-  text(pill, off ? "switched off" : (mode ?? ""));
-  pill.title = off ? "The kill switch is thrown: Slurm decides alone." : (MODES[mode] ?? "");
+  const differ = off || !nodes ? 0 : nodes.count - nodes.follow;
+  text(pill, off ? "switched off" : differ ? `${mode} on ${nodes.follow} of ${plural(nodes.count, "node")}` : (mode ?? ""));
+  pill.title = off ? "The kill switch is thrown: Slurm decides alone." : [MODES[mode] ?? "", ...(differ ? differing(nodes) : [])].join("\n");
   const banner = $("banner");
   banner.hidden = !(store.state === "lost" || off || away);
   if (store.state === "lost") text(banner, "The scheduler does not answer. Jobs run on; this is what was last seen.");
@@ -73,6 +74,16 @@ function head() {
   badge.hidden = waiting === 0;
   text(badge, count(waiting));
   badge.title = `${count(waiting)} waiting`;
+}
+
+/** A line for each reason why nodes do not do what the mode says. */
+function differing({ held_back: held, behind, silent }) {
+  const some = (names) => names.slice(0, 8).join(", ") + (names.length > 8 ? ` and ${count(names.length - 8)} more` : "");
+  return [
+    held.length && `Held back by their own setting: ${some(held.map((one) => `${one.node} (${one.at_most} at most)`))}`,
+    behind.length && `Have not followed yet: ${some(behind.map((one) => `${one.node} (${one.mode ?? "does not say"})`))}`,
+    silent.length && `Not heard: ${some(silent)}`,
+  ].filter(Boolean);
 }
 
 function keys(event) {
