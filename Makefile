@@ -60,6 +60,7 @@ bench: native ## run one benchmark: make -s bench NAME=sandbox; the last line is
 	  echo "make bench needs NAME=…, one of: $$(ls benchmarks | sed -nE 's/^bench_(.*)\.py$$/\1/p' | xargs)" >&2
 	  exit 2
 	fi
+	[ "$(NAME)" != programs ] || $(MAKE) --no-print-directory -s .venv/.programs
 	$(BIN)/python benchmarks/bench_$(NAME).py $(ARGS)
 
 chaos: native ## faults under load, N rounds of them (SEED=… repeats a campaign); the last line is JSON
@@ -110,6 +111,15 @@ clean: ## stop sandboxes of this user, remove what was built; system packages st
 	@if [ -x $(BIN)/slipstream ]; then $(BIN)/slipstream sandbox down --all; fi
 	rm -rf build .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# What the programs of tests/programs import beside the project's own environment.
+.venv/.programs: $(VENV)
+	@echo "slipstream setup: installing the packages of the programs (log: build/programs.log)" >&2
+	$(BIN)/pip install --quiet --disable-pip-version-check "$(TORCH)" -e ".[programs]" > build/programs.log 2>&1 || {
+	  tail -20 build/programs.log >&2
+	  exit 1
+	}
+	touch $@
 
 # The environment is made anew when a pyproject.toml changes. SKIP_APT=1 leaves the system alone.
 $(VENV): $(PROJECTS) deploy/setup/packages.txt

@@ -59,9 +59,7 @@ class Slurm:
 
 
 @contextlib.contextmanager
-def slurm_node(
-    *words: str, gpu_count: int = 2, mode: Mode = Mode.OBSERVE
-) -> Iterator[Slurm]:
+def slurm_node(*words: str, gpu_count: int = 2, mode: Mode = Mode.OBSERVE) -> Iterator[Slurm]:
     """A node of two GPUs, and who starts jobs on it."""
     rig = coordinated_node(*words, gpu_count=gpu_count, mode=mode)
     with rig as node, tempfile.TemporaryDirectory() as at:
