@@ -324,7 +324,12 @@ def _parked(run: Run, report: Report) -> None:
     cluster.until("parked", job, lambda: cluster.training(job).get("phase") in ("parked", "paused"))
     cluster.slipstream("release", job, "--yes")
     before = cluster.training(job).get("minibatch") or 0
-    cluster.until("goes on", job, lambda: (cluster.training(job).get("minibatch") or 0) > before)
+
+    def goes_on() -> bool:
+        done = cluster.training(job).get("minibatch") or 0
+        return done > before or cluster.has_ended(job)
+
+    cluster.until("goes on", job, goes_on)
     report.parked = True
 
 
