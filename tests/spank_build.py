@@ -28,6 +28,7 @@ class Job(ctypes.Structure):
         ("token", ctypes.c_char * WORD_BYTES),
         ("per", ctypes.c_char * WORD_BYTES),
         ("count", ctypes.c_uint),
+        ("tasks_per_gpu", ctypes.c_uint),
         ("keeps_guests_away", ctypes.c_bool),
     )
 

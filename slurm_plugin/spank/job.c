@@ -5,11 +5,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-const struct slip_job slip_unknown_job = {"none", "none", "none", "node", 0, false};
+const struct slip_job slip_unknown_job = {"none", "none", "none", "node", 0, 0, false};
 
 static bool take(struct slip_job* job, const char* key, const char* value);
 static bool copy_word(char word[SLIP_WORD_SIZE], const char* value);
 static bool take_gpus(struct slip_job* job, const char* value);
+static bool take_number(unsigned* number, const char* value);
 
 bool slip_read_carrier(const char* text, struct slip_job* job) {
   char copy[SLIP_CARRIER_SIZE];
@@ -30,9 +31,11 @@ bool slip_read_carrier(const char* text, struct slip_job* job) {
 }
 
 bool slip_write_carrier(const struct slip_job* job, char* text, size_t size) {
-  int length =
-      snprintf(text, size, "class=%s,role=%s,gpus=%s:%u,token=%s%s", job->class_name, job->role,
-               job->per, job->count, job->token, job->keeps_guests_away ? ",share=no" : "");
+  char tasks[SLIP_WORD_SIZE] = "";
+  if (job->tasks_per_gpu) snprintf(tasks, sizeof tasks, ",tasks_per_gpu=%u", job->tasks_per_gpu);
+  int length = snprintf(text, size, "class=%s,role=%s,gpus=%s:%u,token=%s%s%s", job->class_name,
+                        job->role, job->per, job->count, job->token, tasks,
+                        job->keeps_guests_away ? ",share=no" : "");
   return length > 0 && (size_t)length < size;
 }
 
@@ -46,10 +49,17 @@ unsigned slip_gpus_on_node(const struct slip_job* job, const struct slip_place* 
   return job->count;
 }
 
+unsigned slip_gpus_per_task(const struct slip_job* job, const struct slip_place* place) {
+  if (place->is_script) return 0;
+  if (job->tasks_per_gpu) return 1;
+  return strcmp(job->per, "task") == 0 ? job->count : 0;
+}
+
 static bool take(struct slip_job* job, const char* key, const char* value) {
   if (strcmp(key, "class") == 0) return copy_word(job->class_name, value);
   if (strcmp(key, "token") == 0) return copy_word(job->token, value);
   if (strcmp(key, "gpus") == 0) return take_gpus(job, value);
+  if (strcmp(key, "tasks_per_gpu") == 0) return take_number(&job->tasks_per_gpu, value);
   if (strcmp(key, "share") == 0) job->keeps_guests_away = strcmp(value, "no") == 0;
   if (strcmp(key, "role") == 0)
     return (strcmp(value, "owner") == 0 || strcmp(value, "guest") == 0 ||
@@ -70,12 +80,16 @@ static bool take_gpus(struct slip_job* job, const char* value) {
   for (size_t at = 0; at < sizeof pers / sizeof *pers; at++) {
     size_t length = strlen(pers[at]);
     if (strncmp(value, pers[at], length) != 0 || value[length] != ':') continue;
-    const char* number = value + length + 1;
-    size_t digits = strspn(number, "0123456789");
-    if (digits == 0 || digits > 5 || number[digits]) return false;
+    if (!take_number(&job->count, value + length + 1)) return false;
     strcpy(job->per, pers[at]);
-    job->count = (unsigned)strtoul(number, NULL, 10);
     return true;
   }
   return false;
+}
+
+static bool take_number(unsigned* number, const char* value) {
+  size_t digits = strspn(value, "0123456789");
+  if (digits == 0 || digits > 5 || value[digits]) return false;
+  *number = (unsigned)strtoul(value, NULL, 10);
+  return true;
 }

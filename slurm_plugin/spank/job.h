@@ -3,6 +3,8 @@
 //
 // SLURM_SLIPSTREAM=class=opportunistic,role=guest,gpus=node:2,token=0123456789abcdef
 //
+// With --ntasks-per-gpu=2 it also has "tasks_per_gpu=2".
+//
 // job_submit writes it for batch jobs, cli_filter and the SPANK plugin for srun and salloc. Its
 // name begins with SLURM_ because that alone passes --export=NONE. An owner that keeps guests away
 // has "share=no" in it as well, which the node's coordinator looks for.
@@ -22,6 +24,7 @@ struct slip_job {
   char token[SLIP_WORD_SIZE];  // none where no submission could tell
   char per[SLIP_WORD_SIZE];    // node, job, task or socket
   unsigned count;              // GPUs asked for, per that
+  unsigned tasks_per_gpu;      // --ntasks-per-gpu; 0 if it was not given
   bool keeps_guests_away;      // --no-slip-share
 };
 
@@ -41,5 +44,8 @@ struct slip_place {
 };
 
 unsigned slip_gpus_on_node(const struct slip_job* job, const struct slip_place* place);
+
+// How many GPUs each task has for itself; 0 if all tasks have all of the job's.
+unsigned slip_gpus_per_task(const struct slip_job* job, const struct slip_place* place);
 
 #endif

@@ -55,7 +55,7 @@ static void write_request(spank_t spank, const struct slip_place* place, unsigne
                           char* request, size_t size);
 static bool follow_answer(spank_t spank, const struct slip_answer* answer);
 static void lead_imports(spank_t spank, const char* folder);
-static void forget_gpu_requests(spank_t spank);
+static void forget_gpu_requests(spank_t spank, const struct slip_place* place);
 static void bind_statically(spank_t spank, const struct slip_place* place, unsigned gpus);
 static void leave_address(spank_t spank);
 static unsigned number_in(spank_t spank, const char* variable);
@@ -206,7 +206,7 @@ int slurm_spank_task_init(spank_t spank, int argc, char** argv) {
     told = slip_ask_node(path, request, slip_now_ms() + ANEW_ANSWER_MS, &answer, &why);
   }
   if (!told) slurm_debug("slipstream: %s: %s", path, why);
-  if (guest) forget_gpu_requests(spank);
+  if (guest) forget_gpu_requests(spank, &place);
   bool bound = told && follow_answer(spank, &answer);
   if (guest && !bound && gpus > 0) bind_statically(spank, &place, gpus);
   if (table >= 0) close(table);
@@ -309,10 +309,11 @@ static void write_request(spank_t spank, const struct slip_place* place, unsigne
   if (step == SLURM_INTERACTIVE_STEP) strcpy(step_name, "interactive");
   if (step == SLURM_EXTERN_CONT) strcpy(step_name, "extern");
   snprintf(request, size,
-           "v=1 op=start job=%u step=%s uid=%u node=%s task=%u tasks=%u gpus=%u role=%s class=%s "
-           "token=%s waits=1%s%s\n",
-           id, step_name, (unsigned)uid, node, place->task, tasks, gpus, job.role, job.class_name,
-           job.token, nodes[0] ? " nodes=" : "", nodes);
+           "v=1 op=start job=%u step=%s uid=%u node=%s task=%u tasks=%u gpus=%u gpus_per_task=%u "
+           "tasks_per_gpu=%u role=%s class=%s token=%s waits=1%s%s\n",
+           id, step_name, (unsigned)uid, node, place->task, tasks, gpus,
+           slip_gpus_per_task(&job, place), place->is_script ? 0 : job.tasks_per_gpu, job.role,
+           job.class_name, job.token, nodes[0] ? " nodes=" : "", nodes);
 }
 
 // Whether the answer said anything of the GPUs.
@@ -344,15 +345,17 @@ static void lead_imports(spank_t spank, const char* folder) {
   spank_setenv(spank, "PYTHONPATH", led, 1);
 }
 
-// A guest holds no gres/gpu: an srun inside it that inherits a wish for one would fail.
-static void forget_gpu_requests(spank_t spank) {
+// A guest holds no gres/gpu: an srun inside it that inherits a wish for one would fail. What only
+// tells of GPUs is written anew; a step inherits its script's SLURM_JOB_GPUS, as an owner's does.
+static void forget_gpu_requests(spank_t spank, const struct slip_place* place) {
   static const char* const variables[] = {
-      "SLURM_GPUS",          "SLURM_GPUS_ON_NODE",  "SLURM_GPUS_PER_NODE", "SLURM_GPUS_PER_SOCKET",
-      "SLURM_GPUS_PER_TASK", "SLURM_JOB_GPUS",      "SLURM_STEP_GPUS",     "SLURM_NTASKS_PER_GPU",
-      "SLURM_CPUS_PER_GPU",  "SLURM_MEM_PER_GPU",   "SLURM_GPU_BIND",      "SLURM_GPU_FREQ",
-      "SLURM_TRES_BIND",     "SLURM_TRES_PER_TASK", "GPU_DEVICE_ORDINAL"};
+      "SLURM_GPUS",          "SLURM_GPUS_ON_NODE", "SLURM_GPUS_PER_NODE",  "SLURM_GPUS_PER_SOCKET",
+      "SLURM_GPUS_PER_TASK", "SLURM_STEP_GPUS",    "SLURM_NTASKS_PER_GPU", "SLURM_CPUS_PER_GPU",
+      "SLURM_MEM_PER_GPU",   "SLURM_GPU_BIND",     "SLURM_GPU_FREQ",       "SLURM_TRES_BIND",
+      "SLURM_TRES_PER_TASK", "GPU_DEVICE_ORDINAL"};
   for (size_t at = 0; at < sizeof variables / sizeof *variables; at++)
     spank_unsetenv(spank, variables[at]);
+  if (place->is_script) spank_unsetenv(spank, "SLURM_JOB_GPUS");
 }
 
 static void bind_statically(spank_t spank, const struct slip_place* place, unsigned gpus) {
@@ -365,14 +368,13 @@ static void bind_statically(spank_t spank, const struct slip_place* place, unsig
     slip_bind(table, id, getppid(), gpus, slip_count_gpus(device_folder()), &closed,
               slip_now_ms() + LOCK_MS, &bound);
   if (bound.count == 0) return;
-  if (!place->is_script && strcmp(job.per, "task") == 0 &&
-      (place->task + 1) * job.count <= bound.count) {
-    memmove(bound.index, bound.index + (size_t)place->task * job.count,
-            job.count * sizeof *bound.index);
-    bound.count = job.count;
-  }
   char text[SLIP_GPUS_LIMIT * 4];
+  snprintf(text, sizeof text, "%u", bound.count);
+  spank_setenv(spank, "SLURM_GPUS_ON_NODE", text, 1);
+  slip_take_part(&job, place, &bound);
   slip_write_gpus(&bound, text, sizeof text);
+  spank_setenv(spank, place->is_script ? "SLURM_JOB_GPUS" : "SLURM_STEP_GPUS", text, 1);
+  spank_setenv(spank, "GPU_DEVICE_ORDINAL", text, 1);
   spank_setenv(spank, "CUDA_VISIBLE_DEVICES", text, 1);
   leave_address(spank);
 }

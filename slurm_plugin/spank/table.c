@@ -123,6 +123,19 @@ bool slip_find_bound(int fd, uint32_t job, struct slip_gpus* bound) {
   return found != NULL;
 }
 
+void slip_take_part(const struct slip_job* job, const struct slip_place* place,
+                    struct slip_gpus* gpus) {
+  struct slip_gpus all = {0};
+  for (unsigned gpu = 0; gpu < SLIP_GPUS_LIMIT; gpu++)
+    if (holds(gpus, gpu)) all.index[all.count++] = gpu;
+  *gpus = all;
+  unsigned each = slip_gpus_per_task(job, place);
+  if (each == 0 || each >= all.count) return;
+  unsigned first = job->tasks_per_gpu ? place->task / job->tasks_per_gpu : place->task * each;
+  gpus->count = each;
+  for (unsigned at = 0; at < each; at++) gpus->index[at] = all.index[(first + at) % all.count];
+}
+
 void slip_write_gpus(const struct slip_gpus* gpus, char* text, size_t size) {
   size_t length = 0;
   text[0] = '\0';

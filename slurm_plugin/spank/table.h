@@ -15,6 +15,8 @@
 #include <stdint.h>
 #include <sys/types.h>
 
+#include "job.h"
+
 enum { SLIP_GPUS_LIMIT = 64 };
 
 struct slip_gpus {
@@ -40,6 +42,11 @@ void slip_read_closed(const char* folder, struct slip_gpus* closed);
 
 // What the table says of a job; false if nothing.
 bool slip_find_bound(int table, uint32_t job, struct slip_gpus* bound);
+
+// Sorts the GPUs of a job on this node by number, and leaves those that this task sees: all of them,
+// or with --gpus-per-task and --ntasks-per-gpu its own, as Slurm binds an owner's tasks.
+void slip_take_part(const struct slip_job* job, const struct slip_place* place,
+                    struct slip_gpus* gpus);
 
 // As CUDA_VISIBLE_DEVICES wants them: "0,2".
 void slip_write_gpus(const struct slip_gpus* gpus, char* text, size_t size);

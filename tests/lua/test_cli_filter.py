@@ -104,6 +104,16 @@ def test_a_step_of_a_guest_needs_no_gpus(lua: Lua) -> None:
     assert filtered(lua, "srun", INSIDE, gres="gpu:2")["options"] == {"gres": "none"}
 
 
+def test_a_step_of_a_guest_carries_how_many_gpus_each_task_sees(lua: Lua) -> None:
+    """The rest of the job's carrier stays; a step that asks in another way changes nothing."""
+    job = "class=opportunistic,role=guest,gpus=job:4,token=ab,tasks_per_gpu=2,share=no"
+    inside = {**INSIDE, "SLURM_SLIPSTREAM": job}
+    told = filtered(lua, "srun", inside, gpus_per_task="a100:2")["environment"]
+    carried = "class=opportunistic,role=guest,gpus=task:2,token=ab,share=no"
+    assert told == {"SLURM_SLIPSTREAM": carried}
+    assert filtered(lua, "srun", inside, gres="gpu:2")["environment"] == {}
+
+
 def test_a_step_of_an_owner_keeps_its_gpus(lua: Lua) -> None:
     """Whatever class its options say."""
     owner = {"SLURM_JOB_ID": "7", "SLURM_SLIPSTREAM": "class=auto,role=owner"}

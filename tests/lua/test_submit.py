@@ -172,6 +172,16 @@ def test_what_no_user_has_spelt_is_spelt_by_slurm(lua: Lua, prefix: str) -> None
     assert owner["tres_per_node"] == f"{prefix}nic:1,{prefix}gpu:1"
 
 
+def test_how_many_tasks_share_a_gpu_is_carried_to_the_node(lua: Lua) -> None:
+    """Slurm would bind an owner's tasks by it; of a guest's it knows nothing."""
+    job = {"ntasks_per_tres": 2, "num_tasks": 4, **BATCH}
+    carrier = lua.submit(job, GUEST)["environment"]["SLURM_SLIPSTREAM"]
+    assert ",gpus=job:2," in carrier
+    assert ",tasks_per_gpu=2" in carrier
+    one = {"tres_per_node": "gres:gpu:1", **BATCH}
+    assert "tasks_per_gpu" not in lua.submit(one, GUEST)["environment"]["SLURM_SLIPSTREAM"]
+
+
 def test_seats_asked_for_by_name_make_a_guest_of_any_class(lua: Lua) -> None:
     """A guest is who holds seats and no GPU."""
     seats = lua.submit({"tres_per_node": "gres:slot:2", **BATCH}, "SLIPSTREAM_CLASS=shared")

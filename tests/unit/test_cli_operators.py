@@ -172,8 +172,8 @@ def test_setting_the_mode_waits_for_the_nodes_that_are_heard(rig: Served) -> Non
         while rig.engine.machine.state.mode is not Mode.ENFORCE:
             time.sleep(0.01)
         for node in ("n1", "n2"):
-            follows = {"mode": Mode.ENFORCE, "mode_at_most": Mode.ENFORCE}
-            rig.tell(NodeReported(at_s=rig.engine.now_s(), node=node, **follows))
+            mode = Mode.ENFORCE
+            rig.tell(NodeReported(at_s=now_s, node=node, mode=mode, mode_at_most=mode))
 
     thread = threading.Thread(target=follow)
     thread.start()

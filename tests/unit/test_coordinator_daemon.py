@@ -180,6 +180,41 @@ def test_tasks_of_a_job_share_its_gpus(node: Coordinator) -> None:
     assert len({told(one)["SLIPSTREAM_CONTROL"] for one in answers}) == 2
 
 
+GPU_LISTS = ("CUDA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL", "SLURM_STEP_GPUS")
+
+
+@pytest.mark.parametrize(
+    ("words", "seen"),
+    [
+        ({}, ["0,1", "0,1", "0,1", "0,1"]),
+        ({"gpus_per_task": 1}, ["0", "1", "0", "1"]),
+        ({"gpus_per_task": 2}, ["0,1", "0,1", "0,1", "0,1"]),
+        ({"gpus_per_task": 1, "tasks_per_gpu": 2}, ["0", "0", "1", "1"]),
+        ({"gpus_per_task": 9, "tasks_per_gpu": 4294967295}, ["0,1", "0,1", "0,1", "0,1"]),
+    ],
+)
+def test_each_task_of_a_guest_is_told_of_its_own_gpus(
+    own_node: Coordinator, words: dict[str, int], seen: list[str]
+) -> None:
+    """Under the names that an owner's task finds; and its page is of those GPUs."""
+    answers = [own_node.ask(job=16, step=0, task=task, gpus=2, **words) for task in range(4)]
+    for name in GPU_LISTS:
+        assert [told(one)[name] for one in answers] == seen
+    assert {told(one)["SLURM_GPUS_ON_NODE"] for one in answers} == {"2"}
+    assert [len(page_of(one).gpu_uuids) for one in answers] == [len(s.split(",")) for s in seen]
+    child = own_node.ask(op="block", job=16, step=0, task=1)
+    assert page_of(child).gpu_uuids == page_of(answers[1]).gpu_uuids
+    assert len(seated(own_node)[16]) == 2, "the job has both"
+
+
+def test_a_guests_script_is_told_of_all_its_gpus(node: Coordinator) -> None:
+    """With the variables of an owner's script, and none of those that a step would ask for."""
+    environment = told(node.ask(job=18, step="batch", gpus=2))
+    assert environment["SLURM_GPUS_ON_NODE"] == "2"
+    assert environment["SLURM_JOB_GPUS"] == environment["GPU_DEVICE_ORDINAL"] == "0,1"
+    assert not environment.keys() & {"SLURM_STEP_GPUS", "SLURM_GPUS", "SLURM_GPUS_PER_TASK"}
+
+
 def test_a_process_of_a_task_can_ask_for_its_own_page(node: Coordinator) -> None:
     """A rank of torchrun's; not before its job is known here."""
     assert node.ask(op="block", job=170).startswith("error job 170 has no task here")

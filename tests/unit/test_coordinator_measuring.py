@@ -104,7 +104,9 @@ def test_waiting_for_others_is_counted() -> None:
         pytest.param({"agent": (LOADS, 0), "rank": (PAUSED, 9)}, True, id="torchrun, paused"),
         pytest.param({"agent": (LOADS, 0), "rank": (PAUSED, 0)}, True, id="before its first turn"),
         pytest.param({"agent": (LOADS, 0), "rank": (TRAINS_NOW, 9)}, False, id="torchrun trains"),
-        pytest.param({"agent": (LOADS, 0), "a": (PARKED, 9), "b": (TRAINS_NOW, 9)}, False, id="one"),
+        pytest.param(
+            {"agent": (LOADS, 0), "a": (PARKED, 9), "b": (TRAINS_NOW, 9)}, False, id="one"
+        ),
         pytest.param({"agent": (LOADS, 0)}, False, id="no rank yet"),
         pytest.param({"agent": (LOADS, 0), "rank": (LOADS, 0)}, False, id="still loading"),
         pytest.param({"old": (Phase.ENDED, 9), "new": (LOADS, 0)}, False, id="begins anew"),

@@ -89,3 +89,12 @@ def test_an_answer_that_would_be_two_lines_is_refused() -> None:
     """A line break in a value could tell a task anything."""
     with pytest.raises(RequestError, match="cannot be told in one line"):
         requests.render(Answer({"A": "1\nenv LD_PRELOAD=x"}))
+
+
+def test_how_many_gpus_are_a_tasks_own_is_read() -> None:
+    """An asker of an earlier version does not say: then its task sees all."""
+    told = requests.parse(LINE.replace("\n", " gpus_per_task=2 tasks_per_gpu=3\n"))
+    assert (told.gpus_per_task, told.tasks_per_gpu) == (2, 3)
+    assert (requests.parse(LINE).gpus_per_task, requests.parse(LINE).tasks_per_gpu) == (0, 0)
+    with pytest.raises(RequestError, match="gpus_per_task='x' is not a number"):
+        requests.parse(LINE.replace("\n", " gpus_per_task=x\n"))

@@ -115,15 +115,21 @@ def test_what_was_inherited_does_not_count(
 
 
 def test_a_guest_is_known_by_its_carrier(tree: Tree, tenants: Tenants) -> None:
-    """Unless it holds GPUs: then it was upgraded. Values that are no words are passed over."""
+    """It is told of GPUs as an owner is, and holds none. Values that are no words do not count.
+
+    Of a guest that was upgraded before its start the SPANK plugin has made an owner.
+    """
     carrier = "class=shared,role=guest,token=ab12,evil=a b,share=no"
-    tree.task(11, 5, CUDA_VISIBLE_DEVICES="1", **{CARRIER: carrier})
-    tree.task(21, 6, SLURM_JOB_GPUS="0", **{CARRIER: carrier})
+    tree.task(11, 5, CUDA_VISIBLE_DEVICES="1", SLURM_JOB_GPUS="1", **{CARRIER: carrier})
+    upgraded = carrier.replace("role=guest", "role=owner")
+    tree.task(21, 6, SLURM_JOB_GPUS="0", **{CARRIER: upgraded})
     found = tenants.look()
     assert found[5].is_guest
+    assert not found[5].holds
     assert found[5].sees == (1,)
     assert found[5].carrier == {"class": "shared", "role": "guest", "token": "ab12", "share": "no"}
     assert not found[6].is_guest
+    assert found[6].holds == {0}
     assert found[6].keeps_guests_away
 
 

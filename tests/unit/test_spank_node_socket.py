@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from lua.answering import Answering
-from spank_build import ANSWER_BYTES, Answer, Job, Place, build
+from spank_build import ANSWER_BYTES, Answer, Gpus, Job, Place, build
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -227,3 +227,41 @@ def test_a_jobs_gpus_on_one_node(
     assert library.slip_read_carrier(f"class=auto,gpus={gpus}".encode(), ctypes.byref(job))
     place = Place(nodes, tasks, 0, False)
     assert library.slip_gpus_on_node(ctypes.byref(job), ctypes.byref(place)) == here
+
+
+@pytest.mark.parametrize(
+    ("carried", "script", "seen"),
+    [
+        ("gpus=node:4", False, [[0, 2, 5, 7]] * 4),
+        ("gpus=task:1", False, [[0], [2], [5], [7]]),
+        ("gpus=task:2", False, [[0, 2], [5, 7], [0, 2], [5, 7]]),
+        ("gpus=task:3", False, [[0, 2, 5], [7, 0, 2], [5, 7, 0], [2, 5, 7]]),
+        ("gpus=task:9", False, [[0, 2, 5, 7]] * 4),
+        ("gpus=task:1", True, [[0, 2, 5, 7]] * 4),
+        ("gpus=job:4,tasks_per_gpu=2", False, [[0], [0], [2], [2]]),
+        ("gpus=job:4,tasks_per_gpu=2", True, [[0, 2, 5, 7]] * 4),
+    ],
+)
+def test_each_task_sees_its_own_gpus(
+    library: ctypes.CDLL, carried: str, script: bool, seen: list[list[int]]
+) -> None:
+    """In the order of their numbers, whatever order the table has them in; a script sees all."""
+    job = Job()
+    assert library.slip_read_carrier(f"class=auto,{carried}".encode(), ctypes.byref(job))
+    for task, expected in enumerate(seen):
+        gpus = Gpus(4)
+        gpus.index[:4] = [7, 0, 5, 2]
+        place = Place(1, 4, task, script)
+        library.slip_take_part(ctypes.byref(job), ctypes.byref(place), ctypes.byref(gpus))
+        assert gpus.listed() == expected
+
+
+def test_tasks_per_gpu_are_carried(library: ctypes.CDLL) -> None:
+    """A carrier that is written anew still has them; what is no number is no carrier."""
+    job, text = Job(), ctypes.create_string_buffer(512)
+    carrier = CARRIER + b",tasks_per_gpu=2,share=no"
+    assert library.slip_read_carrier(carrier, ctypes.byref(job))
+    assert job.tasks_per_gpu == 2
+    assert library.slip_write_carrier(ctypes.byref(job), text, len(text))
+    assert text.value == carrier
+    assert not library.slip_read_carrier(CARRIER + b",tasks_per_gpu=2x", ctypes.byref(job))

@@ -89,6 +89,8 @@ def why_not_rebind(seat: Seat | None, pages: Sequence[Block]) -> str:
     training = [page for page in pages if _trains(page)]
     if not training:
         return "none of its processes trains"
+    if any(len(page.identity.gpu_uuids) < len(seat.gpu_uuids) for page in training):
+        return "its tasks have GPUs of their own"  # all would be sent to the same ones
     if not all(page.progress.capabilities & Capability.REBINDABLE for page in training):
         return "not all of its processes can be begun anew"
     return ""

@@ -84,4 +84,3 @@ def save(path: Path, mode: Mode) -> None:
     with os.fdopen(descriptor, "w") as file:
         json.dump({"v": _VERSION, "mode": str(mode)}, file)
     draft.replace(path)
-

@@ -31,14 +31,14 @@ from slipstream.coordinator.processes import ProcFs, gpus_held
 from slipstream.coordinator.reflexes import Reflexes
 from slipstream.coordinator.requests import Answer, RequestError
 from slipstream.coordinator.saver import Saver
-from slipstream.coordinator.seats import GpuUse, Seat, Task, choose
+from slipstream.coordinator.seats import GpuUse, Seat, Task, choose, of_task
 from slipstream.coordinator.steps import speaks_for
 from slipstream.coordinator.switch import Switch
 from slipstream.coordinator.tenants import Tenant, Tenants
 from slipstream.wire.control_block import ENVIRONMENT_VARIABLE, Identity, Role
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
     from pathlib import Path
     from typing import Any
 
@@ -99,15 +99,16 @@ class Coordinator:
             self.seats = store.load(self.settings.table)
         except store.StoreError as error:
             _log.warning("%s: rebuilding it from the control blocks", error)
+        in_table = frozenset(self.seats)
         blocks.clear_drafts(self.settings.blocks)
         for block in blocks.found(self.settings.blocks):
             self._blocks[block.path] = block
-            self._seat_from(block)
+            self._seat_from(block, in_table)
         self.scan()
         self.sweep(time.monotonic())
         store.save(self.settings.table, self.seats)
 
-    def _seat_from(self, block: blocks.Block) -> None:
+    def _seat_from(self, block: blocks.Block, in_table: Collection[int]) -> None:
         """A seat that only its page still knows, if the process that asked for it still lives."""
         told = block.identity
         task = Task(told.step, told.task, told.asked_pid, told.asked_started_ticks)
@@ -121,6 +122,9 @@ class Coordinator:
             )
         if known.uid == told.uid:
             self.seats[told.job_id] = known.with_task(task)
+            if told.job_id not in in_table:  # each page may tell of its own task's GPUs only
+                both = dict.fromkeys((*known.gpu_uuids, *told.gpu_uuids))
+                self.seats[told.job_id] = self.seats[told.job_id].on(tuple(both))
 
     # --- what tasks ask -----------------------------------------------------------------------
 
@@ -141,8 +145,9 @@ class Coordinator:
         self._empty_since_s.pop(seat.job_id, None)
         store.save(self.settings.table, self.seats)
         self.settle()
-        block = self._new_block(seat, asker)
-        return Answer(self._environment(seat, block, request))
+        own = self._own_gpus(seat, request)
+        block = self._new_block(seat, asker, own)
+        return Answer(self._environment(seat, block, request, own))
 
     def _seat_for(self, request: Asked, peer: Peer) -> Seat:
         if request.operation == "block" and request.job_id not in self.seats:
@@ -175,9 +180,26 @@ class Coordinator:
             for one in there
         ]
         kept = [uuid for uuid in seat.gpu_uuids if any(one.uuid == uuid for one in there)]
-        return choose(use, others, count, owned=self.owned, kept=kept)
+        chosen = choose(use, others, count, owned=self.owned, kept=kept)
+        return tuple(one.uuid for one in there if one.uuid in chosen)  # by index, as an owner's
 
-    def _new_block(self, seat: Seat, asker: Task) -> blocks.Block | None:
+    def _own_gpus(self, seat: Seat, request: Asked) -> tuple[str, ...]:
+        """The GPUs that the asker sees: a guest's task may have some of its job's for itself."""
+        if seat.role != Role.GUEST:
+            return seat.gpu_uuids
+        if request.operation == "start":
+            parts = {"gpus_per_task": request.gpus_per_task, "tasks_per_gpu": request.tasks_per_gpu}
+            return of_task(seat.gpu_uuids, request.task, **parts)
+        # A process that its task has started sees what the task does.
+        for block in self._blocks.values():
+            told = block.identity
+            if (told.job_id, told.step, told.task) == (seat.job_id, request.step, request.task):
+                part = [uuid for uuid in seat.gpu_uuids if uuid in told.gpu_uuids]
+                if len(part) == len(told.gpu_uuids):
+                    return tuple(part)
+        return seat.gpu_uuids
+
+    def _new_block(self, seat: Seat, asker: Task, own: Sequence[str]) -> blocks.Block | None:
         """A page for the asker; a task can do without one, so nothing is refused for it."""
         mine = [block for block in self._blocks.values() if block.identity.job_id == seat.job_id]
         if len(mine) >= MAX_BLOCKS_PER_JOB:
@@ -191,7 +213,7 @@ class Coordinator:
             role=seat.role,
             class_name=seat.class_name,
             token=seat.token,
-            gpu_uuids=seat.gpu_uuids,
+            gpu_uuids=tuple(own),
             asked_pid=asker.pid,
             asked_started_ticks=asker.started_ticks,
         )
@@ -211,7 +233,7 @@ class Coordinator:
         return block
 
     def _environment(
-        self, seat: Seat, block: blocks.Block | None, request: Asked
+        self, seat: Seat, block: blocks.Block | None, request: Asked, own: Sequence[str]
     ) -> dict[str, str]:
         told = {}
         if block:
@@ -224,12 +246,29 @@ class Coordinator:
             parts = [str(self.settings.inject_dir), request.python_path]
             told["PYTHONPATH"] = ":".join(part for part in parts if part)
         if seat.role == Role.GUEST:
-            told["CUDA_VISIBLE_DEVICES"] = self._visible(seat)
-            told["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # the order in which NVML counts
+            told |= self._bound(seat, request, own)
         return told
 
-    def _visible(self, seat: Seat) -> str:
-        """The guest's GPUs as CUDA will number them."""
+    def _bound(self, seat: Seat, request: Asked, own: Sequence[str]) -> dict[str, str]:
+        """What Slurm would tell an owner's task of its GPUs, but for what it would ask for again.
+
+        A script is told the job's GPUs, a task of a step its own.
+        """
+        visible = self._visible(seat, own)
+        indices = {one.uuid: one.index for one in self.window.latest()}
+        mine = ",".join(str(indices[uuid]) for uuid in own if uuid in indices)
+        here = len(seat.gpu_uuids)
+        is_script = request.step in ("batch", "interactive")
+        return {
+            "SLURM_GPUS_ON_NODE": str(min(request.gpus, here) if request.gpus else here),
+            "SLURM_JOB_GPUS" if is_script else "SLURM_STEP_GPUS": mine,
+            "GPU_DEVICE_ORDINAL": visible,
+            "CUDA_VISIBLE_DEVICES": visible,
+            "CUDA_DEVICE_ORDER": "PCI_BUS_ID",  # the order in which NVML counts
+        }
+
+    def _visible(self, seat: Seat, own: Sequence[str]) -> str:
+        """Those of the guest's GPUs that are the asker's own, as CUDA will number them."""
         gpus = {one.uuid: one for one in self.window.latest()}
         mine = [gpus[uuid] for uuid in seat.gpu_uuids if uuid in gpus]
         devices = [self.settings.device_dir / f"nvidia{one.minor}" for one in mine]
@@ -237,9 +276,11 @@ class Coordinator:
         self.grants_refused += len(grant.refused)
         for sentence in grant.refused:
             _log.error("job %d: device not granted: %s", seat.job_id, sentence)
+        numbers = {one.uuid: one.index for one in mine}
         if grant.constrained:  # CUDA sees only what was granted, and counts that from 0
-            return ",".join(str(place) for place in range(len(mine)))
-        return ",".join(str(one.index) for one in mine)
+            in_order = sorted(mine, key=lambda one: one.index)
+            numbers = {one.uuid: place for place, one in enumerate(in_order)}
+        return ",".join(str(numbers[uuid]) for uuid in own if uuid in numbers)
 
     # --- what time brings ---------------------------------------------------------------------
 
@@ -330,7 +371,9 @@ class Coordinator:
             return reason
         self.seats[job_id] = seat.on(gpu_uuids)
         store.save(self.settings.table, self.seats)
-        self._visible(self.seats[job_id])  # its devices are granted, where they have to be
+        self._visible(
+            self.seats[job_id], gpu_uuids
+        )  # its devices are granted, where they have to be
         self.orders.send(job_id, gpu_uuids)
         self.settle()
         return ""

@@ -47,6 +47,10 @@ class Request:
     task: int
     gpus: int = 0
     """How many GPUs the job gets on this node."""
+    gpus_per_task: int = 0
+    """How many of them are this task's own; 0: it sees all of them."""
+    tasks_per_gpu: int = 0
+    """How many tasks share a GPU of their own; 0: each has its own."""
     role: Role = Role.NONE
     class_name: str = ""
     token: str = ""
@@ -84,6 +88,8 @@ def parse(line: str) -> Request:
         uid=_number(words, "uid"),
         task=_number(words, "task"),
         gpus=_number(words, "gpus", most=MAX_GPUS) if "gpus" in words else 0,
+        gpus_per_task=_number(words, "gpus_per_task") if "gpus_per_task" in words else 0,
+        tasks_per_gpu=_number(words, "tasks_per_gpu") if "tasks_per_gpu" in words else 0,
         role=ROLES[role],
         class_name=_matching(words, "class", _SHORT_WORD, "a word of at most 15 letters"),
         token=_matching(words, "token", _WORD, "a word of at most 31 letters"),

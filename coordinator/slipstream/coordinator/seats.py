@@ -93,6 +93,21 @@ def choose(
     return (*kept, *(gpu.uuid for gpu in free[: max(0, count - len(kept))]))
 
 
+def of_task(
+    gpu_uuids: Sequence[str], task: int, *, gpus_per_task: int, tasks_per_gpu: int
+) -> tuple[str, ...]:
+    """Those of a job's GPUs on this node that one of its tasks sees, as Slurm binds an owner's.
+
+    All of them without `gpus_per_task`. Tasks are numbered from 0 on the node; more tasks than
+    there are GPUs begin again with the first.
+    """
+    count = len(gpu_uuids)
+    if not 0 < gpus_per_task < count:
+        return tuple(gpu_uuids)
+    first = task // tasks_per_gpu if tasks_per_gpu else task * gpus_per_task
+    return tuple(gpu_uuids[(first + at) % count] for at in range(gpus_per_task))
+
+
 def count_jobs(seats: Mapping[int, Seat]) -> dict[str, int]:
     """How many jobs, owners and guests, are on each GPU."""
     found: dict[str, int] = {}

@@ -62,7 +62,7 @@ class Tenant:
     @property
     def is_guest(self) -> bool:
         """Whether it rides on GPUs of others."""
-        return self.carrier.get("role") == "guest" and not self.holds
+        return self.carrier.get("role") == "guest"
 
     @property
     def keeps_guests_away(self) -> bool:
@@ -133,13 +133,17 @@ class Tenants:
             started_ticks=started_ticks,
         )
         words = (word.partition("=") for word in environment.get(CARRIER, "").split(","))
+        carrier = {key: value for key, _, value in words if _WORD.fullmatch(value)}
+        # A guest is told of its GPUs under the names of an owner's, and holds none of them. The
+        # SPANK plugin has written the role anew where Slurm did give it GPUs.
+        holds = () if carrier.get("role") == "guest" else gpus_held(step.name, environment)
         return Tenant(
             job_id=job_id,
             uid=uid,
             tasks=(task,),
-            holds=frozenset(gpus_held(step.name, environment)),
+            holds=frozenset(holds),
             sees=indices(environment.get("CUDA_VISIBLE_DEVICES", "")),
-            carrier={key: value for key, _, value in words if _WORD.fullmatch(value)},
+            carrier=carrier,
             stands_for=_stands_for(uid, environment),
             nodes=number(environment.get("SLURM_JOB_NUM_NODES", "")) or 0,
             gang=_gang(environment.get("SLURM_JOB_NODELIST", "")),

@@ -76,10 +76,14 @@ local function drop_gpu_options(options)
   end
 end
 
-local function carry(class, found)
+local function set_carrier(text)
   local ok, stdlib = pcall(require, "posix.stdlib")
-  if not ok then return end -- the SPANK plugin carries the class; one GPU is then bound
-  stdlib.setenv(marker.CARRIER, marker.carrier({
+  if ok then stdlib.setenv(marker.CARRIER, text) end
+end
+
+-- Without posix.stdlib the SPANK plugin carries the class; one GPU is then bound.
+local function carry(class, found)
+  set_carrier(marker.carrier({
     class = class, role = "guest", per = found.per, count = found.count, token = "none",
   }))
 end
@@ -97,9 +101,12 @@ local function rewrite_job(options, class)
   options.gres = tres.swap(seats):gsub("gres[:/]", "")
 end
 
--- A step of a guest: the seats are the job's, the step needs none of its own.
-local function rewrite_step(options)
+-- A step of a guest: the seats are the job's, the step needs none of its own. How many of the job's
+-- GPUs each task is to see is carried to the node.
+local function rewrite_step(options, carrier)
   local gres = tres.read(options.gres)
+  local per_task = count_of(options["gpus-per-task"])
+  if per_task and per_task > 0 then set_carrier(marker.of_step(carrier, per_task)) end
   drop_gpu_options(options)
   if gres and gres.gpus > 0 then
     local others = table.concat(gres.others, ","):gsub("gres[:/]", "")
@@ -132,7 +139,7 @@ function M.pre_submit(options, disable_file)
     local carrier = os.getenv(marker.CARRIER) or ""
     if not carrier:find("role=guest", 1, true) then return nil end
     local why = refusal_of(options)
-    if not why then rewrite_step(options) end
+    if not why then rewrite_step(options, carrier) end
     return why
   end
   local class = class_of(options)

@@ -54,9 +54,16 @@ end
 function M.carrier(plan)
   local flags = plan.flags or {}
   local weighs = flags.weight and flags.weight > 1
-  return ("class=%s,role=%s,gpus=%s:%d,token=%s%s%s"):format(
+  return ("class=%s,role=%s,gpus=%s:%d,token=%s%s%s%s"):format(
     plan.class, plan.role, plan.per, plan.count, plan.token,
+    plan.tasks_per_gpu and (",tasks_per_gpu=%d"):format(plan.tasks_per_gpu) or "",
     weighs and (",weight=%d"):format(flags.weight) or "", flags.no_share and ",share=no" or "")
+end
+
+-- The carrier of a guest's step whose srun asks for so many GPUs of each task.
+function M.of_step(carrier, gpus_per_task)
+  local changed = carrier:gsub("gpus=%a+:%d+", ("gpus=task:%d"):format(gpus_per_task), 1)
+  return (changed:gsub(",tasks_per_gpu=%d+", ""))
 end
 
 -- A comment whose marker says that the job's start is ours, until then: soft hold takes it over.

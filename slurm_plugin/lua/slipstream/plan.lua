@@ -107,6 +107,7 @@ function M.make(request, flags, settings, token)
     role = guest and "guest" or "owner",
     per = request.per or "node",
     count = request.count or 0,
+    tasks_per_gpu = request.ntasks_per_gpu,
     changes = {},
     notes = {},
   }
