@@ -33,9 +33,9 @@ bool slip_read_carrier(const char* text, struct slip_job* job) {
 bool slip_write_carrier(const struct slip_job* job, char* text, size_t size) {
   char tasks[SLIP_WORD_SIZE] = "";
   if (job->tasks_per_gpu) snprintf(tasks, sizeof tasks, ",tasks_per_gpu=%u", job->tasks_per_gpu);
-  int length = snprintf(text, size, "class=%s,role=%s,gpus=%s:%u,token=%s%s%s", job->class_name,
-                        job->role, job->per, job->count, job->token, tasks,
-                        job->keeps_guests_away ? ",share=no" : "");
+  int length =
+      snprintf(text, size, "class=%s,role=%s,gpus=%s:%u,token=%s%s%s", job->class_name, job->role,
+               job->per, job->count, job->token, tasks, job->keeps_guests_away ? ",share=no" : "");
   return length > 0 && (size_t)length < size;
 }
 

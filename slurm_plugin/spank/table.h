@@ -43,8 +43,8 @@ void slip_read_closed(const char* folder, struct slip_gpus* closed);
 // What the table says of a job; false if nothing.
 bool slip_find_bound(int table, uint32_t job, struct slip_gpus* bound);
 
-// Sorts the GPUs of a job on this node by number, and leaves those that this task sees: all of them,
-// or with --gpus-per-task and --ntasks-per-gpu its own, as Slurm binds an owner's tasks.
+// Sorts the GPUs of a job on this node by number, and leaves those that this task sees: all of
+// them, or with --gpus-per-task and --ntasks-per-gpu its own, as Slurm binds an owner's tasks.
 void slip_take_part(const struct slip_job* job, const struct slip_place* place,
                     struct slip_gpus* gpus);
 

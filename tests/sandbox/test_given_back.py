@@ -7,6 +7,7 @@ The list is in docs/operations.md; most rows are proved elsewhere, and named the
 from __future__ import annotations
 
 import contextlib
+import shlex
 import subprocess
 import sys
 import time
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from sandbox.jobs import OURS, sbatch
-from sandbox.trainings import minibatches, trains
+from sandbox.trainings import TRAINING, minibatches, seen, trains
 from slipstream.coordinator import blocks
 from slipstream.sandbox import Sandbox, Shape
 from slipstream.wire.control_block import Phase
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.sandbox
 
+TORCHRUN = ("torch.distributed.run", "--standalone", "--nproc-per-node=1")
 SHARED = ("--slip-class=shared", "--gres=slot:1", "--nodelist=n1")
 
 
@@ -36,8 +38,9 @@ def box(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
     """Two nodes of one GPU whose coordinators enforce, with short turns."""
     shape = Shape(nodes=2, gpus_per_node=1, racks=1, cpus_per_node=8)
     home = tmp_path_factory.mktemp("g")
+    soon = {"extend_from_s": "3"}
     with Sandbox.started(
-        shape, name="back", home=home, daemons=True, mode="enforce", turn_s=2.0
+        shape, name="back", home=home, daemons=True, mode="enforce", turn_s=2.0, scheduler=soon
     ) as sandbox:
         yield sandbox
 
@@ -95,6 +98,26 @@ def test_coordinators_gone_for_good_leave_nobody_parked(
     outputs = two_in_turns(box, tmp_path, eventually)
     for name in ("coordinator-n1", "coordinator-n2", "scheduler"):
         box.kill(name)
+    assert both_get_on(outputs, eventually)
+
+
+def limit(box: Sandbox, job: str) -> str:
+    """Its time limit, by Slurm."""
+    return box.run("squeue", "-h", f"--jobs={job}", "-o", "%l").stdout.strip()
+
+
+def test_what_jobs_of_torchrun_waited_is_given_back(
+    box: Sandbox, tmp_path: Path, eventually: Eventually
+) -> None:
+    """Two of them in turns: each is credited its waiting, although torchrun itself never waits."""
+    launched = shlex.join([sys.executable, "-m", *TORCHRUN, *TRAINING[1:]])
+    outputs = [tmp_path / "one", tmp_path / "two"]
+    jobs = [sbatch(box, one, *SHARED, "--time=5", script=f"exec {launched}") for one in outputs]
+    assert eventually(lambda: Phase.PARKED in phases(box)), phases(box)
+    assert Phase.LOADING in phases(box), "torchrun's own page"
+    assert eventually(lambda: all(limit(box, job) == "6:00" for job in jobs)), [
+        seen(box, job).get("training") for job in jobs
+    ]
     assert both_get_on(outputs, eventually)
 
 

@@ -165,15 +165,15 @@ def test_mode_says_which_nodes_follow(rig: Served) -> None:
 def test_setting_the_mode_waits_for_the_nodes_that_are_heard(rig: Served) -> None:
     """A node that follows a moment later is counted; the answer says what was before."""
     now_s = rig.engine.now_s()
-    for node in ("n1", "n2"):
-        rig.tell(NodeReported(at_s=now_s, node=node, mode=Mode.ADVISE, mode_at_most=Mode.ENFORCE))
+    for name in ("n1", "n2"):
+        rig.tell(NodeReported(at_s=now_s, node=name, mode=Mode.ADVISE, mode_at_most=Mode.ENFORCE))
 
     def follow() -> None:
         while rig.engine.machine.state.mode is not Mode.ENFORCE:
             time.sleep(0.01)
-        for node in ("n1", "n2"):
+        for name in ("n1", "n2"):
             mode = Mode.ENFORCE
-            rig.tell(NodeReported(at_s=now_s, node=node, mode=mode, mode_at_most=mode))
+            rig.tell(NodeReported(at_s=now_s, node=name, mode=mode, mode_at_most=mode))
 
     thread = threading.Thread(target=follow)
     thread.start()

@@ -114,7 +114,7 @@ def test_waiting_for_others_is_counted() -> None:
     ],
 )
 def test_those_that_train_decide_whether_a_job_waits(
-    pages: dict[str, tuple[Phase, int]], waits: bool
+    *, pages: dict[str, tuple[Phase, int]], waits: bool
 ) -> None:
     """A launcher has a page that stays at `loading`, and it never trains."""
     measuring = Measuring(FS)

@@ -135,7 +135,7 @@ def test_a_node_follows_at_once_and_lets_go_at_once(tmp_path: Path) -> None:
     """From observe to enforce somebody is asked to wait; back again nobody is."""
     with linked(tmp_path) as (scheduler, slurm):
         pages = shared_pages(slurm)
-        assert eventually(lambda: not scheduler.engine.machine.state.reports == {})
+        assert eventually(lambda: scheduler.engine.machine.state.reports != {})
         assert not any(directive(page).request for page in pages)
         says(scheduler, Mode.ENFORCE)
         assert eventually(lambda: any(directive(page).request for page in pages)), slurm.node.log()

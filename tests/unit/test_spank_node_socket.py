@@ -243,7 +243,7 @@ def test_a_jobs_gpus_on_one_node(
     ],
 )
 def test_each_task_sees_its_own_gpus(
-    library: ctypes.CDLL, carried: str, script: bool, seen: list[list[int]]
+    library: ctypes.CDLL, *, carried: str, script: bool, seen: list[list[int]]
 ) -> None:
     """In the order of their numbers, whatever order the table has them in; a script sees all."""
     job = Job()

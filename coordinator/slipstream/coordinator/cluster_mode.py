@@ -59,10 +59,7 @@ class ClusterMode:
     def _load(self) -> Mode | None:
         try:
             with self._path.open("rb") as file:
-                content = json.loads(file.read(_MOST_BYTES))
-            if content["v"] != _VERSION:
-                raise ValueError(f"version {content['v']!r}, this build reads {_VERSION}")
-            return Mode(content["mode"])
+                return _read(file.read(_MOST_BYTES))
         except FileNotFoundError:
             return None
         except (OSError, KeyError, TypeError, ValueError) as error:
@@ -75,6 +72,13 @@ class ClusterMode:
             save(self._path, self.told or Mode.OBSERVE)
         except OSError as error:
             _log.error("%s could not be written, a restart forgets the mode: %s", self._path, error)
+
+
+def _read(text: bytes) -> Mode:
+    content = json.loads(text)
+    if content["v"] != _VERSION:
+        raise ValueError(f"version {content['v']!r}, this build reads {_VERSION}")
+    return Mode(content["mode"])
 
 
 def save(path: Path, mode: Mode) -> None:

@@ -319,10 +319,9 @@ class Coordinator:
         )
 
     def follow(self, mode: Mode) -> None:
-        """The scheduler says the cluster's mode: it counts at once, as far as this node may."""
+        """The scheduler says the cluster's mode; it counts, as far as this node may follow."""
         self.cluster_mode.hear(mode)
         self.reflexes.mode = self.cluster_mode.mode
-        self.settle()
 
     def scan(self) -> None:
         """Look who runs here, flagged or not, and seat guests that were bound without us."""

@@ -47,18 +47,7 @@ class Listener:
                 hosts = [str(host) for host in order["hosts"]]
                 self._host_files.planned(str(order["token"]), hosts, float(order["until_s"]))
             case "prepare":
-                wish = Wish(
-                    job_id=job_id,
-                    token=str(order["token"]),
-                    uid=int(order["uid"]),
-                    number=int(order["number"]),
-                    size_bytes=int(order["bytes"]),
-                    files=tuple(str(name) for name in order["files"][:MOST_FILES]),
-                )
-                why_not = self._coordinator.preparing.prepare(wish, self._coordinator.seats)
-                _log.info(
-                    "job %d comes from another node%s", job_id, f": {why_not}" * bool(why_not)
-                )
+                self._prepare(job_id, order)
             case "discard":
                 _log.info("the durable copy of job %d is to be removed", job_id)
                 self._saver.discard(job_id, str(order["token"]), int(order["uid"]))
@@ -71,15 +60,31 @@ class Listener:
                 )
                 if self._coordinator.gangs.called(job_id, call, time.monotonic()):
                     self._coordinator.settle()  # now: its other nodes do so, too
-            case "parked":
-                jobs = [int(job) for job in order["jobs"]]
-                self._coordinator.orders.parks.told(jobs, time.monotonic())
-                self._coordinator.settle()
-            case "switch":
-                self._coordinator.switch.told(thrown=bool(order["off"]))
-                self._coordinator.settle()
-            case "mode":
-                self._coordinator.follow(Mode(order["mode"]))
+            case "parked" | "switch" | "mode" as what:
+                self._follow(what, order)
             case other:
                 known = "save, hosts, prepare, discard, turn, parked, switch and mode"
                 raise ValueError(f"order {other!r}, known are {known}")
+
+    def _prepare(self, job_id: int, order: dict[str, Any]) -> None:
+        wish = Wish(
+            job_id=job_id,
+            token=str(order["token"]),
+            uid=int(order["uid"]),
+            number=int(order["number"]),
+            size_bytes=int(order["bytes"]),
+            files=tuple(str(name) for name in order["files"][:MOST_FILES]),
+        )
+        why_not = self._coordinator.preparing.prepare(wish, self._coordinator.seats)
+        _log.info("job %d comes from another node%s", job_id, f": {why_not}" * bool(why_not))
+
+    def _follow(self, what: str, order: dict[str, Any]) -> None:
+        """What counts for the whole node until the scheduler says otherwise."""
+        node = self._coordinator
+        if what == "parked":
+            node.orders.parks.told([int(job) for job in order["jobs"]], time.monotonic())
+        elif what == "switch":
+            node.switch.told(thrown=bool(order["off"]))
+        else:
+            node.follow(Mode(order["mode"]))
+        node.settle()

@@ -100,7 +100,7 @@ SENTENCE: Final[Mapping[Reason, str]] = {
     Reason.PARKS_ONLY_TRAINING: "Its node does not say that it trains: it stops at mini-batches.",
     Reason.PARKS_NO_OWNER: "It owns its GPUs and is not of class shared: nobody parks it.",
     Reason.PARKS_ONE_NODE_ONLY: "It runs on several nodes; of those only shared jobs are parked.",
-    Reason.PARKS_NOT_THERE: "Its node is not in mode enforce (see 'slipstream mode'): it would not be done.",
+    Reason.PARKS_NOT_THERE: "Its node is not in mode enforce: 'slipstream mode' says why.",
     Reason.NOT_PARKED: "No operator has parked it.",
     Reason.LEFT_TO_SLURM: "It carries no Slipstream flag: Slurm alone decides about it.",
     Reason.SHAPE_NOT_HANDLED: "It asks for GPUs in a way that is left to Slurm untouched.",
