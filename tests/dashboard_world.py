@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from core_world import node, request
-from slipstream.core.classes import JobClass, Role
+from slipstream.core.classes import JobClass, Mode, Role
 from slipstream.core.events import ClusterSeen, NodeReported, TopologyRead
 from slipstream.core.sights import GpuUse, JobSight, Measured, Standing, Training
 from slipstream.core.topology import Group
@@ -81,6 +81,8 @@ class Busy:
             node=name,
             gpus=tuple(self._gpu(*one) for one in places),
             jobs=tuple(self._training(job) for job in dict.fromkeys(here)),
+            mode=Mode.ADVISE,
+            mode_at_most=Mode.ENFORCE,
         )
 
     def _gpu(self, name: str, index: int) -> GpuUse:

@@ -13,8 +13,8 @@ from browser_rig import chromium, looking
 from core_world import looked, request, sight
 from dashboard_world import Busy
 from scheduler_rig import served
-from slipstream.core.classes import Role
-from slipstream.core.events import SlurmLost
+from slipstream.core.classes import Mode, Role
+from slipstream.core.events import NodeReported, SlurmLost
 from slipstream.core.sights import Standing
 
 if TYPE_CHECKING:
@@ -50,6 +50,17 @@ def rig(tmp_path: Path) -> Iterator[Served]:
     with served(tmp_path, web=True) as one:
         one.tell(*Busy(4, 4, 40).events())
         yield one
+
+
+def test_the_mode_says_which_nodes_differ(browser: Browser, rig: Served) -> None:
+    """All follow: only the mode is shown. One is held back: on how many, and who it is."""
+    with looking(browser, rig.url) as look:
+        look.until("document.querySelector('#mode').textContent === 'advise'")
+        most = Mode.OBSERVE
+        rig.tell(NodeReported(at_s=time.time(), node="gpu002", mode=most, mode_at_most=most))
+        look.until("document.querySelector('#mode').textContent === 'advise on 3 of 4 nodes'")
+        title = look.page.locator("#mode").get_attribute("title") or ""
+        assert "Held back by their own setting: gpu002 (observe at most)" in title
 
 
 def test_the_map_shows_who_is_on_each_gpu(browser: Browser, rig: Served) -> None:

@@ -69,6 +69,7 @@ def test_a_browser_is_told_everything_then_what_changes(rig: Served) -> None:
         )
         assert [row[0] for row in told["nodes"]] == ["gpu001", "gpu002"]
         assert told["meta"]["mode"] == "advise"
+        assert told["meta"]["node_modes"]["count"] == 2
         assert told["sentences"]["running"] == "It runs."
         rig.tell(looked(time.time(), sight("9", request(9)), gone=("4",)))
         while not (told := heard(lines)[1])["jobs"]:
