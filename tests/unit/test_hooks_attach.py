@@ -153,7 +153,7 @@ def test_torch_keeps_its_own_loader() -> None:
     done = ran(program)
     plain = ran(program, SLIPSTREAM_HOOKS="0")
     assert done.stdout.split()[:2] == ["SourceFileLoader", "SourceFileLoader"]
-    assert done.stdout.replace("'_Watcher', ", "") == plain.stdout
+    assert done.stdout.replace("'_Finder', ", "") == plain.stdout
 
 
 def test_the_sitecustomize_it_hides_still_runs(tmp_path: Path) -> None:
@@ -266,6 +266,7 @@ def test_a_task_that_nobody_answered_asks_again(
 ) -> None:
     """In the name of its job, until there is a coordinator; whom it starts asks as others do.
 
+    The mini-batch that it had before it was answered counts.
     Releases of Slurm tell a batch script's step in three ways.
     """
     variables = {"SLIPSTREAM_NODE": str(tmp_path), "SLURM_JOB_ID": "7", "SLURM_LOCALID": "2"}
@@ -275,7 +276,7 @@ def test_a_task_that_nobody_answered_asks_again(
     with Answering(tmp_path / "away.sock", lambda _line: answer) as coordinator:
         done = ran(LATE, page=None, **variables)
     assert done.stderr == ""
-    assert done.stdout.splitlines() == ["False", f"True 3 {page.path}"]
+    assert done.stdout.splitlines() == ["False", f"True 4 {page.path}"]
     assert [one.decode() for one in coordinator.asked] == [
         f"v=1 op=block uid={os.getuid()} job=7 step={step} task=2\n"
     ]

@@ -24,10 +24,12 @@ pytestmark = pytest.mark.unit
 
 @pytest.fixture
 def seen() -> Iterator[list[int]]:
-    """One entry for each boundary."""
+    """One entry for each mini-batch."""
     found: list[int] = []
     boundaries = Boundaries(
-        lambda: found.append(len(found)), sys.modules["torch.autograd.profiler"]
+        lambda: found.append(len(found)),
+        sys.modules["torch.autograd.profiler"],
+        lambda missed: found.extend([len(found)] * missed),
     )
     dynamo.keep_out(
         boundaries.before_step,
@@ -136,12 +138,38 @@ def test_another_leads_when_the_leader_is_gone(seen: list[int]) -> None:
 
 
 def test_another_leads_when_the_leader_no_longer_steps(seen: list[int]) -> None:
-    """A warm-up optimizer that is kept but not used: passed sixteen times, it is left."""
+    """A warm-up optimizer that is kept but not used: passed sixteen times, it is left.
+
+    The steps that the next one had until then are counted.
+    """
     first, second = (torch.optim.SGD([parameter()], lr=0.1) for _ in range(2))
     first.step()
     for _ in range(20):
         second.step()
-    assert len(seen) == 1 + 5
+    assert len(seen) == 1 + 20
+
+
+def test_of_two_that_follow_a_leader_only_the_next_leader_is_counted(seen: list[int]) -> None:
+    """A second pair of generator and discriminator, while the first pair is kept."""
+    first, second, third, fourth = (torch.optim.SGD([parameter()], lr=0.1) for _ in range(4))
+    for one, other in ((first, second), (third, fourth)):
+        for _ in range(30):
+            one.step()
+            other.step()
+    assert len(seen) == 30 + 30
+
+
+def test_an_optimizer_in_the_place_of_another_has_not_stepped_before(seen: list[int]) -> None:
+    """Python gives the number of an object that is gone to the next one."""
+    leader = torch.optim.SGD([parameter()], lr=0.1)
+    for _ in range(6):
+        leader.step()
+        passing = torch.optim.SGD([parameter()], lr=0.1)
+        passing.step()
+        del passing
+    del leader
+    torch.optim.SGD([parameter()], lr=0.1).step()
+    assert len(seen) == 6 + 1
 
 
 @pytest.mark.parametrize("depth", [1, 3])

@@ -275,7 +275,7 @@ def test_what_an_import_made_is_old_and_not_looked_through(*, frozen: bool) -> N
     """Nor is it kept for ever; what a program has frozen itself is left as it is."""
     program = f"""
 import gc
-from slipstream.torch_hooks.inject.sitecustomize import without_collecting
+from slipstream.torch_hooks.import_hook import without_collecting
 made = []
 {"gc.freeze()" if frozen else ""}
 looks, held = [], gc.get_freeze_count()

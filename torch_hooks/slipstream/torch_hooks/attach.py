@@ -16,7 +16,7 @@ import importlib
 import os
 import sys
 from dataclasses import dataclass
-from threading import get_ident
+from threading import Lock, get_ident
 from time import monotonic_ns
 from typing import TYPE_CHECKING, TypeVar
 
@@ -91,11 +91,17 @@ class _Process:
         self.block: Block | None = None
         self.session: Session | None = None
         self.loader_waits: LoaderWaits | None = None
+        self.asked = 0
+        """How often it has asked for a page of its own."""
         self.asks_at_ns = 0
+        """When it may ask (again)."""
+        self.unreported = 0
+        """Mini-batches before it had a page; they count."""
         self.dynamo_told = False
         self.frameworks_met = False
         self.trainer = 0
-        """The thread that trains: boundaries of others are not ours."""
+        """The thread that trains, while it lives: boundaries of others are not ours."""
+        self.leading = Lock()
         self.launch: dict[str, int] = {}
         """When it started, attached and had imported torch."""
         self.reader: read_ahead.ReadAhead | None = None
@@ -132,6 +138,8 @@ class _Process:
             self.tell_launch()
             waited_ns = self.launch.get("gated_ns", 0)
             self.session = Session(self.block, self.notes, self.requests, waited_ns=waited_ns)
+            self.session.course.minibatches, self.unreported = self.unreported, 0
+            _end_with_multiprocessing()
             if self.session.waits and self.loader_waits is None and "torch" in sys.modules:
                 self.loader_waits = _watch_loaders()
 
@@ -142,17 +150,38 @@ class _Process:
 
     def boundary(self) -> None:
         """A boundary of a thread that is not known to train, or of a process without a page."""
+        if not self.leads():
+            return
         if self.session is None and (now_ns := monotonic_ns()) >= self.asks_at_ns:
-            # A process without a page that trains after all: a rank of torchrun's, a forked child.
-            self.asks_at_ns = pages.try_again_ns(now_ns)
-            self.block = pages.own(self.notes)
+            # A process without a page that trains after all: a spawned or forked child.
+            self.asks_at_ns = pages.try_again_ns(now_ns, self.asked)
+            self.block = pages.own(self.notes, again=self.asked > 0)
+            self.asked += 1
             self.begin()
-        if not self.trainer:
-            self.trainer = get_ident()
-            self.stop_reading_ahead()
-        if self.session is not None and self.trainer == get_ident():
+        if self.session is not None:
             self.session.boundary()
             self.take_shortcuts(self.session)
+        elif self.asks_at_ns != pages.NEVER_NS:
+            self.unreported += 1
+            self.launch.setdefault("first_boundary_ns", monotonic_ns())
+
+    def missed(self, minibatches: int) -> None:
+        """Mini-batches that were not told as boundaries when they ended."""
+        if self.leads():
+            if self.session is not None:
+                self.session.course.minibatches += minibatches
+            elif self.asks_at_ns != pages.NEVER_NS:
+                self.unreported += minibatches
+
+    def leads(self) -> bool:
+        """Whether this thread is the one that trains; the next one is when that has ended."""
+        if self.trainer != get_ident():
+            with self.leading:
+                if self.trainer and self.trainer in sys._current_frames():  # noqa: SLF001 (all threads, also those that Python did not start)
+                    return False
+                self.trainer = get_ident()
+            self.stop_reading_ahead()
+        return True
 
     def take_shortcuts(self, session: Session) -> None:
         """From here on, boundaries of this thread at which nothing happens cost next to nothing."""
@@ -198,7 +227,7 @@ def torch_is_coming() -> None:
     if not switched_off():
         _process.begin_early()
         _process.claim()
-        if _process.block and not _process.session:
+        if _process.block and not _process.session and "gated_ns" not in _process.launch:
             _process.block.write(phase=Phase.IMPORTING)
             _process.read_ahead()
             courtesy.yield_processor(_process.block)
@@ -211,6 +240,7 @@ def attach() -> None:
     """Mark boundaries at optimizer steps from now on; a second time does nothing."""
     if switched_off() or _process.handles:
         return
+    _process.asks_at_ns = 0
     _process.claim()
     if "torch" in sys.modules:
         _process.launch.setdefault("imported_ns", monotonic_ns())
@@ -221,7 +251,7 @@ def attach() -> None:
         return  # hand-written loops call boundary() themselves
     # torch.optim deletes its attribute `optimizer`, so it cannot be reached through torch.
     optimizer = importlib.import_module("torch.optim.optimizer")
-    boundaries = Boundaries(boundary, sys.modules.get("torch.autograd.profiler"))
+    boundaries = Boundaries(boundary, sys.modules.get("torch.autograd.profiler"), _missed)
     _process.boundaries = boundaries
     if not _process.dynamo_told:
         _process.dynamo_told = True  # it remembers functions: once is enough
@@ -247,12 +277,18 @@ def detach() -> None:
     if loader_waits:
         loader_waits.remove()
     _process.end()
+    _process.asks_at_ns = pages.NEVER_NS
 
 
 @_harmless
 def _before_first_use() -> None:
     if _process.session is not None:
         _process.session.begin()
+
+
+@_harmless
+def _missed(minibatches: int) -> None:
+    _process.missed(minibatches)
 
 
 @_harmless
@@ -276,7 +312,7 @@ def boundary() -> None:
 @_harmless
 def _give_up() -> None:
     """A session that fails once is not asked again: its page says that it is over."""
-    session, _process.asks_at_ns = _process.session, 1 << 63
+    session, _process.asks_at_ns = _process.session, pages.NEVER_NS
     _process.end()
     if session:
         session.let_go()  # else what was capped would spill for ever
@@ -376,8 +412,24 @@ def _meet_frameworks() -> None:
 
 
 @_harmless
+def framework_is_there(module: str) -> None:
+    """For the import hook: a module with a Trainer has been imported, maybe before torch was."""
+    if _process.frameworks_met:
+        from slipstream.torch_hooks import frameworks  # noqa: PLC0415 (it needs this module)
+
+        frameworks.is_there(module)
+
+
+@_harmless
 def _at_exit() -> None:
     _process.end()
+
+
+def _end_with_multiprocessing() -> None:
+    """A child of multiprocessing's ends without `atexit`, which would leave its page training."""
+    process, util = (sys.modules.get(f"multiprocessing.{name}") for name in ("process", "util"))
+    if process is not None and util is not None and process.parent_process() is not None:
+        util.Finalize(None, _at_exit, exitpriority=0)
 
 
 def _forget_in_child() -> None:
@@ -385,8 +437,12 @@ def _forget_in_child() -> None:
     native_step.forget()
     _process.session, session = None, _process.session
     _process.block, block = None, _process.block
-    _process.asks_at_ns = 0
+    _process.asked = _process.asks_at_ns = 0
+    _process.unreported = 0
     _process.trainer = 0
+    _process.leading = Lock()
+    if _process.boundaries:
+        _process.boundaries.forget()
     _process.launch = {}
     _process.reader = None
     first_use.forget_in_child()

@@ -4,7 +4,7 @@
 Torch calls global hooks before and after each `step` of each optimizer. One call of the user's can
 be several of those: an optimizer that calls `super().step()`, or one that holds another. So steps
 are counted in depth. Of several optimizers one leads: the first that steps. Another takes over when
-the leader is gone or has been passed sixteen times.
+the leader is gone or has been passed sixteen times; then its earlier steps are counted, too.
 
 A step that raises never reaches the hook after it. Therefore a step that seems to be inside another
 looks whether there is another one on the stack, and forgets it otherwise.
@@ -35,11 +35,13 @@ _PASSED_BY = 16
 class _Thread:
     """How deep a thread is in steps, and whose steps it follows."""
 
-    __slots__ = ("leader", "steps")
+    __slots__ = ("leader", "passed_by", "steps")
 
     def __init__(self) -> None:
         self.steps = Steps()
         self.leader: Callable[[], object] = _nobody
+        self.passed_by: dict[int, tuple[Callable[[], object], int]] = {}
+        """By its `id`: each other optimizer and how often it has stepped since the leader did."""
 
 
 class _NeverOn:
@@ -51,11 +53,23 @@ class _NeverOn:
 class Boundaries:
     """The hooks of this process; each thread that steps has its own depth and leader."""
 
-    __slots__ = ("_at_boundary", "_profiler", "_step_begins", "_step_ends", "_threads")
+    __slots__ = ("_at_boundary", "_missed", "_profiler", "_step_begins", "_step_ends", "_threads")
 
-    def __init__(self, at_boundary: Callable[[], None], profiler: ModuleType | None = None) -> None:
-        """`profiler` is torch's: looking whether it is on costs some ten nanoseconds."""
+    def __init__(
+        self,
+        at_boundary: Callable[[], None],
+        profiler: ModuleType | None = None,
+        missed: Callable[[int], None] | None = None,
+    ) -> None:
+        """Call these at boundaries.
+
+        Args:
+            at_boundary: after each mini-batch.
+            profiler: torch's; looking whether it is on costs some ten nanoseconds.
+            missed: before that, how many mini-batches a new leader has had that were not told.
+        """
         self._at_boundary = at_boundary
+        self._missed = missed
         can_be_asked = profiler is not None and hasattr(profiler, "_is_profiler_enabled")
         self._profiler: Any = profiler if can_be_asked else _NeverOn
         self._threads: dict[int, _Thread] = {}
@@ -70,6 +84,11 @@ class Boundaries:
         """Where it is, for the shortcuts; None if it never stepped."""
         thread = self._threads.get(get_ident())
         return thread.steps if thread else None
+
+    def forget(self) -> None:
+        """Nobody leads: for a forked child, which may make optimizers of its own."""
+        self._step_begins = self._step_ends = never
+        self._threads.clear()
 
     @property
     def both(self) -> tuple[Callable[..., None], Callable[..., None]]:
@@ -99,7 +118,7 @@ class Boundaries:
         thread.steps.depth -= 1
         if thread.steps.depth:
             return
-        if thread.leader() is optimizer or _takes_the_lead(thread, optimizer):
+        if thread.leader() is optimizer or _takes_the_lead(thread, optimizer, self._missed):
             thread.steps.passed = 0
             if is_profiled:
                 with label("boundary"):
@@ -108,17 +127,32 @@ class Boundaries:
                 self._at_boundary()
 
 
-def _takes_the_lead(thread: _Thread, optimizer: object) -> bool:
+def _takes_the_lead(
+    thread: _Thread, optimizer: object, missed: Callable[[int], None] | None
+) -> bool:
+    if not thread.steps.passed:
+        thread.passed_by.clear()  # the leader has stepped since
     thread.steps.passed += 1
+    refers, steps = thread.passed_by.get(id(optimizer), (_nobody, 0))
+    if refers() is not optimizer:  # another one that is gone had the same id
+        refers, steps = _reference(optimizer), 0
     if thread.leader() is not None and thread.steps.passed < _PASSED_BY:
+        thread.passed_by[id(optimizer)] = refers, steps + 1
         return False
+    if steps and missed is not None:
+        missed(steps)
+    thread.passed_by.clear()
     thread.steps.leader = id(optimizer)
-    try:
-        thread.leader = weakref.ref(optimizer)
-    except TypeError:  # a class of the user's that allows no weak references
-        thread.leader = lambda: optimizer
+    thread.leader = refers
     watching.leads(thread.leader)
     return True
+
+
+def _reference(optimizer: object) -> Callable[[], object]:
+    try:
+        return weakref.ref(optimizer)
+    except TypeError:  # a class of the user's that allows no weak references
+        return lambda: optimizer
 
 
 def _nobody() -> None:

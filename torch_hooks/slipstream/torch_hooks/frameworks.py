@@ -14,8 +14,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
-from slipstream.torch_hooks import attach
-from slipstream.torch_hooks.inject.sitecustomize import watch
+from slipstream.torch_hooks import attach, import_hook
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,35 +24,31 @@ if TYPE_CHECKING:
     Arguments = dict[str, Any]
 
 _LIGHTNING_FILE = "lightning.ckpt"
+_WRAPPED = "__slipstream_wrapped__"
 
 
 def meet() -> None:
-    """Be there when one of them is imported."""
-    _when_imported("transformers.trainer", lambda trainer: _wrap(trainer, "train", _hugging_face))
-    for package in ("lightning.pytorch", "pytorch_lightning"):
-        _when_imported(
-            f"{package}.trainer.trainer", lambda trainer: _wrap(trainer, "fit", _lightning)
-        )
+    """Be there when one of them is imported, or has been."""
+    for module in import_hook.FRAMEWORKS:
+        is_there(module)
+        import_hook.watch(module, functools.partial(is_there, module))
 
 
-def _when_imported(module: str, wrap: Callable[[type[Any]], None]) -> None:
-    def wrapped() -> None:
-        trainer = getattr(sys.modules.get(module), "Trainer", None)
-        if trainer is not None:
-            wrap(trainer)
-
-    def around(import_it: Callable[[], None]) -> None:
-        import_it()
-        wrapped()
-
-    if module in sys.modules:
-        wrapped()
+def is_there(module: str) -> None:
+    """Wrap the Trainer of a module, once; one that is still being imported may have none yet."""
+    trainer = getattr(sys.modules.get(module), "Trainer", None)
+    if trainer is None:
+        return
+    if module == "transformers.trainer":
+        _wrap(trainer, "train", _hugging_face)
     else:
-        watch(module, around)
+        _wrap(trainer, "fit", _lightning)
 
 
 def _wrap(trainer: type[Any], name: str, prepare: Callable[[Any, Arguments], Run | None]) -> None:
     train = getattr(trainer, name)
+    if hasattr(train, _WRAPPED):
+        return
     signature = inspect.signature(train)
 
     @functools.wraps(train)
@@ -72,6 +67,7 @@ def _wrap(trainer: type[Any], name: str, prepare: Callable[[Any, Arguments], Run
         finally:
             run.end()
 
+    vars(wrapped)[_WRAPPED] = True
     setattr(trainer, name, wrapped)
 
 

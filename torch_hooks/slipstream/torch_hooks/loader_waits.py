@@ -8,7 +8,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from slipstream.torch_hooks import which_device
-from slipstream.torch_hooks.inject.sitecustomize import watch
+from slipstream.torch_hooks.import_hook import watch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,11 +32,7 @@ class LoaderWaits:
         if _MODULE in sys.modules:
             self._wrap()
         else:
-            watch(_MODULE, self._after)
-
-    def _after(self, import_loader: Callable[[], None]) -> None:
-        import_loader()
-        self._wrap()
+            watch(_MODULE, self._wrap, once=True)
 
     def _wrap(self) -> None:
         if self._removed:

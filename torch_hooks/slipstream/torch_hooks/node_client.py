@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from slipstream.wire.control_block import Identity
 
-_DEADLINE_S = 2.0  # once in a process, and a rank without a page can be asked for nothing
+_DEADLINE_S = 2.0  # the first time in a process: a rank without a page can be asked for nothing
 _LATE_DEADLINE_S = 0.5  # now and then, while one trains
 _ANSWER_BYTES = 65536
 _NAMED = {number % 2**32: name for number, name in ((-5, "batch"), (-6, "interactive"))}
@@ -26,11 +26,12 @@ _NAMED = {number % 2**32: name for number, name in ((-5, "batch"), (-6, "interac
 sign, 26.05 with one."""
 
 
-def ask_for_block(task_block: str, identity: Identity) -> str:
+def ask_for_block(task_block: str, identity: Identity, *, again: bool = False) -> str:
     """The path of a new page for this process; raises OSError when there is none to be had."""
     run_dir = os.path.dirname(os.path.dirname(os.path.dirname(task_block)))  # noqa: PTH120 (no pathlib in a user's process)
     words = f"job={identity.job_id} step={identity.step} task={identity.task}"
-    return _ask(run_dir, f"{words} token={identity.token}", _DEADLINE_S)
+    deadline_s = _LATE_DEADLINE_S if again else _DEADLINE_S
+    return _ask(run_dir, f"{words} token={identity.token}", deadline_s)
 
 
 def ask_late(run_dir: str, environment: Mapping[str, str]) -> str:

@@ -19,8 +19,9 @@ SWITCH_VARIABLE = "SLIPSTREAM_HOOKS"
 """0: the hooks do nothing at all."""
 NODE_VARIABLE = "SLIPSTREAM_NODE"
 """The node's run directory, for tasks that were bound by the static table."""
+_FIRST_RETRY_NS = 5 * 10**9
 _RETRY_NS = 60 * 10**9
-_NEVER_NS = 1 << 63
+NEVER_NS = 1 << 63
 
 
 def switched_off() -> bool:
@@ -54,12 +55,17 @@ def came_alone() -> bool:
     return NODE_VARIABLE in os.environ and ENVIRONMENT_VARIABLE not in os.environ
 
 
-def try_again_ns(now_ns: int) -> int:
-    """When to ask for a page the next time, after having asked."""
-    return now_ns + _RETRY_NS if came_alone() else _NEVER_NS
+def try_again_ns(now_ns: int, asked: int) -> int:
+    """When to ask for a page the next time, after having asked so often without getting one.
+
+    The coordinator may be restarting, or busy. Each time the wait is twice as long.
+    """
+    if not came_alone() and ENVIRONMENT_VARIABLE not in os.environ:
+        return NEVER_NS  # not in a job
+    return now_ns + min(_RETRY_NS, _FIRST_RETRY_NS << min(asked, 10))
 
 
-def own(log: Notes) -> blocks.Block | None:
+def own(log: Notes, *, again: bool = False) -> blocks.Block | None:
     """A page of this process's own, asked for in the name of its task."""
     if switched_off():
         return None
@@ -72,7 +78,7 @@ def own(log: Notes) -> blocks.Block | None:
         # Read, not opened for writing: its writer is another process.
         with open(task_block, "rb") as page:  # noqa: PTH123 (no pathlib in a user's process)
             identity = control_block.read_identity(page.read(control_block.PAGE_BYTES + 1))
-        return blocks.claim(node_client.ask_for_block(task_block, identity))
+        return blocks.claim(node_client.ask_for_block(task_block, identity, again=again))
     except (OSError, ControlBlockError) as error:
         log.problem("control block", f"none for this process: {error}")
         return None

@@ -72,6 +72,8 @@ class Session:
         self._gate: Gate | None = None
         self.waits = _waits(block, notes)
         self._slept_ns = 0
+        self._is_new = True
+        """It has seen no boundary yet; the process may have had some before it had a page."""
         block.write(phase=Phase.LOADING, capabilities=self._capabilities, paused_ns=self._paused_ns)
 
     @property
@@ -170,10 +172,13 @@ class Session:
 
     def _look_up(self, now_ns: int) -> None:
         """Something is new: the first mini-batch, a directive, a lease lost or back."""
+        is_new, self._is_new = self._is_new, False
+        if is_new:
+            self.block.write(phase=Phase.TRAINING)
         if self.minibatches == 1:
-            self.block.write(phase=Phase.TRAINING, first_boundary_ns=now_ns)
+            self.block.write(first_boundary_ns=now_ns)
         self._read_news()
-        if self.minibatches == 1 and self.directive is not None:
+        if is_new and self.directive is not None:
             self._heed_share(self.directive.share_pct)
         self._carry_out()
         if self.block.lease_until_ns < now_ns:
