@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Dynamo comes when it is wanted: programs of their own, each with a page and the import hook."""
+"""Dynamo as torch has it, and with SLIPSTREAM_DYNAMO=late when it is used.
+
+Programs of their own, each with the import hook; those with a page run with the setting.
+"""
 
 from __future__ import annotations
 
@@ -46,6 +49,10 @@ USES = {
     "a module that comes along": "assert torch.distributed.fsdp.FullyShardedDataParallel",
     "a module that comes along elsewhere": "assert torch.fx.experimental.symbolic_shapes.ShapeEnv",
     "what is nowhere": "assert not hasattr(torch.distributed, 'nothing')",
+    "a pickle of it": (
+        "import cloudpickle, pickle; use = lambda: torch._dynamo.is_compiling();"
+        " assert pickle.loads(cloudpickle.dumps(use))() is False"
+    ),
     "a compiler": "assert torch.compile(abs, backend='eager')(torch.tensor(-1)) == 1",
 }
 EACH_IN_A_FORK = """
@@ -80,7 +87,7 @@ def run(program: str, page: blocks.Block | None = None, **variables: str) -> str
     """What a program prints, with the import hook before it."""
     environment = {**os.environ, "PYTHONPATH": str(INJECT), "SLIPSTREAM_HOOKS_LOG": "1"}
     if page is not None:
-        environment["SLIPSTREAM_CONTROL"] = str(page.path)
+        environment |= {"SLIPSTREAM_CONTROL": str(page.path), "SLIPSTREAM_DYNAMO": "late"}
     done = subprocess.run(
         [sys.executable, "-c", program],
         env={**environment, **variables},
@@ -108,7 +115,7 @@ def test_a_step_that_is_compiled_later_learns_the_same(page: blocks.Block) -> No
     """Optimizers whose functions were given what stood in are left alone by Dynamo all the same."""
     compiled = f"{TRAIN}\nstep = torch.compile(step, backend='eager')\nprint([step(), step()])"
     seeded = compiled.replace("model =", "torch.manual_seed(1); model =")
-    assert run(seeded, page) == run(seeded, page, SLIPSTREAM_DYNAMO="now")
+    assert run(seeded, page) == run(seeded, page, SLIPSTREAM_DYNAMO="")
 
 
 def test_a_program_that_imports_dynamo_has_it_at_once(page: blocks.Block) -> None:
@@ -117,10 +124,17 @@ def test_a_program_that_imports_dynamo_has_it_at_once(page: blocks.Block) -> Non
     assert run(program, page) == "True"
 
 
-@pytest.mark.parametrize("variables", [{"SLIPSTREAM_DYNAMO": "now"}, {"SLIPSTREAM_HOOKS": "0"}])
-def test_who_wants_it_as_ever_says_so(page: blocks.Block, variables: dict[str, str]) -> None:
-    """Then the first optimizer brings it."""
-    assert run(f"{TRAIN}\nprint(is_there())", page, **variables) == "True"
+@pytest.mark.parametrize("setting", ["", "now"])
+def test_without_the_setting_nothing_of_torch_is_changed(page: blocks.Block, setting: str) -> None:
+    """The first optimizer brings Dynamo, and torch has all that it has without us."""
+    program = (
+        f"{TRAIN}\nprint(is_there(), type(sys.modules['torch._dynamo']), len(dir(torch)),"
+        " len(vars(torch.distributed)), sorted(name for name in sys.modules if 'torch' in name"
+        " and 'slipstream' not in name))"
+    )
+    plain = run(program, page, SLIPSTREAM_HOOKS="0")
+    assert plain.startswith("True <class 'module'>")
+    assert run(program, page, SLIPSTREAM_DYNAMO=setting) == plain
 
 
 def test_a_process_without_a_page_imports_as_ever() -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Dynamo is imported when somebody wants it, and not because there is an optimizer.
+"""Where a site wants it: Dynamo is imported when it is used, not because there is an optimizer.
 
 Torch's optimizers import `torch._dynamo` to tell a compiler that is not there to leave them alone:
 hundreds of modules, sympy among them, as long again as the import of torch itself. A program that
@@ -8,11 +8,13 @@ it was given. So these stand in its place until anything else of it is asked for
 attribute, a module below it or a change; then it is imported as ever, into the same module.
 
 Only the optimizers' own import is put off: a program that imports Dynamo itself has it at once.
+A program can tell (decision 0040 lists how), so this is off unless SLIPSTREAM_DYNAMO is `late`.
 """
 
 from __future__ import annotations
 
 import sys
+from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -23,13 +25,13 @@ if TYPE_CHECKING:
     Function = Callable[..., Any]
 
 VARIABLE = "SLIPSTREAM_DYNAMO"
-"""`now`: Dynamo is imported when torch's optimizers import it."""
+"""`late`: Dynamo is imported when it is used; else when torch's optimizers import it."""
 _DYNAMO = "torch._dynamo"
 _DECORATOR = "torch._compile"
 _OPTIMIZERS = frozenset({_DECORATOR, "torch.optim.optimizer"})
 _CACHE = "__dynamo_disable"
 """Where torch's decorator keeps what it was given for a function."""
-_MACHINERY = ("importlib.", "_frozen_importlib", "slipstream.torch_hooks.", "sitecustomize")
+_MACHINERY = ("importlib.", "_frozen_importlib", "slipstream.torch_hooks.")
 _HIDDEN = ("__path__",)
 """Who imports a module below asks for this first."""
 _COMPANY = (
@@ -42,8 +44,8 @@ _WANTED = (*_HIDDEN, "__all__", "__getattr__")
 
 
 def may_wait(environment: Mapping[str, str]) -> bool:
-    """Whether it is an optimizer that imports Dynamo now, and nobody has said otherwise."""
-    return environment.get(VARIABLE) != "now" and _importer() in _OPTIMIZERS
+    """Whether the site wants this, and it is an optimizer that imports Dynamo now."""
+    return environment.get(VARIABLE) == "late" and _importer() in _OPTIMIZERS
 
 
 def imported() -> ModuleType | None:
@@ -196,6 +198,9 @@ class _Absent(ModuleType):
 
     def __dir__(self) -> Iterable[str]:
         return dir(_loaded(self))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return import_module, (self.__name__,)  # as cloudpickle has it for modules
 
 
 def _loaded(module: ModuleType) -> ModuleType:
