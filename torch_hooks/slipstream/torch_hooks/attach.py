@@ -390,7 +390,7 @@ def _keep_dynamo_out(boundaries: Boundaries) -> None:
     def complain(error: Exception) -> None:
         _process.notes.problem("torch.compile", f"{error}; compiled steps may warn about our hooks")
 
-    dynamo.keep_out(*boundaries.both, on_error=complain, late=_process.block is not None)
+    dynamo.keep_out(*boundaries.both, on_error=complain)
 
 
 def _watch_loaders() -> LoaderWaits:

@@ -4,17 +4,15 @@
 A compiled `optimizer.step` would have Dynamo trace into the hooks, warn about what it finds there,
 and leave it out of what it compiles. Told to skip them it breaks its graph around them and calls
 them as they are: torch's own (private) way for code that it must not touch, and one without a
-wrapper that would cost each step a microsecond. Dynamo comes with the first optimizer, or where a
-site wants that when it is used (`late_dynamo`); until then there is nobody to tell.
+wrapper that would cost each step a microsecond. Dynamo is slow to import and comes with the first
+optimizer; until then there is nobody to tell.
 """
 
 from __future__ import annotations
 
-import os
 import sys
 from typing import TYPE_CHECKING
 
-from slipstream.torch_hooks import late_dynamo
 from slipstream.torch_hooks.import_hook import watch, without_collecting
 
 if TYPE_CHECKING:
@@ -24,47 +22,24 @@ if TYPE_CHECKING:
 _OURS = ("slipstream.torch_hooks.", "slipstream.wire.")
 
 
-def keep_out(
-    *hooks: Callable[..., object], on_error: Callable[[Exception], None], late: bool = False
-) -> None:
+def keep_out(*hooks: Callable[..., object], on_error: Callable[[Exception], None]) -> None:
     """Have Dynamo call these as they are, and everything of ours that they call.
 
     Args:
         hooks: they.
         on_error: hears of a torch that has no such thing (any more).
-        late: whether torch's optimizers may be kept from importing it before it is used.
     """
 
     def tell() -> None:
-        if late_dynamo.imported() is None:
-            return  # put off: told when it comes
         try:
             _skip(*hooks)
         except (AttributeError, ImportError) as error:
             on_error(error)
 
-    def around(import_dynamo: Callable[[], None]) -> None:
-        def later() -> None:
-            without_collecting(import_dynamo)
-            tell()
-
-        may_wait = late and late_dynamo.may_wait(os.environ)
-        if not (may_wait and _is_put_off(later, on_error)):
-            without_collecting(import_dynamo)
-
     if "torch._dynamo" in sys.modules:
         tell()
     else:
-        watch("torch._dynamo", tell, around=around)
-
-
-def _is_put_off(load: Callable[[], None], on_error: Callable[[Exception], None]) -> bool:
-    try:
-        late_dynamo.put_off(load)
-    except TypeError as error:  # a module of another kind than Python's own
-        on_error(error)
-        return False
-    return True
+        watch("torch._dynamo", tell, around=without_collecting)
 
 
 def _skip(*hooks: Callable[..., object]) -> None:

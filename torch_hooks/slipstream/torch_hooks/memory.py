@@ -4,11 +4,11 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 import time
 from typing import TYPE_CHECKING, TypeVar
 
 from slipstream.torch_hooks import device as devices
-from slipstream.torch_hooks import late_dynamo
 from slipstream.torch_hooks.occupancy_errors import OccupancyError
 from slipstream.torch_hooks.parking import Parking
 from slipstream.torch_hooks.scaling import Scaling
@@ -103,5 +103,5 @@ class Memory:
 
 def _beside_dynamo(function: F) -> F:
     """Called from a compiled step, Dynamo would compile what it finds in here."""
-    dynamo = late_dynamo.imported()
+    dynamo = sys.modules.get("torch._dynamo")
     return dynamo.disable(function) if dynamo else function
