@@ -75,16 +75,24 @@ def test_enforce_reaches_the_node_and_outlives_both_daemons(
     assert eventually(lambda: phases(box) == {Phase.TRAINING})
 
 
-def test_a_sandbox_is_in_the_mode_that_was_asked_for(tmp_path: Path) -> None:
-    """From the start, on all of its nodes."""
+def test_a_sandbox_is_in_the_mode_that_was_asked_for(
+    tmp_path: Path, eventually: Eventually
+) -> None:
+    """From the start, on all of its nodes; the scheduler hears of it a moment later."""
     command = (sys.executable, "-m", "slipstream.cli", "sandbox")
     where = ("--name", "m", "--home", str(tmp_path))
     size = ("--nodes=2", "--gpus-per-node=1", "--racks=1", "--mode=enforce")
     subprocess.run([*command, "up", *where, *size], check=True, capture_output=True)
-    try:
-        asked = [*command, "run", *where, *command[:-1], "mode", "--json"]
+    asked = [*command, "run", *where, *command[:-1], "mode", "--json"]
+
+    def says() -> tuple[str, tuple[int, int]]:
         done = subprocess.run(asked, check=True, capture_output=True, text=True)
+        told = json.loads(done.stdout)
+        return told["mode"], nodes(told)
+
+    try:
+        kept = [path.read_text() for path in tmp_path.glob("m/run/*/mode.json")]
+        assert [json.loads(one)["mode"] for one in kept] == ["enforce"] * 2
+        assert eventually(lambda: says() == ("enforce", (2, 2))), says()
     finally:
         subprocess.run([*command, "down", *where], check=True, capture_output=True)
-    told = json.loads(done.stdout)
-    assert (told["mode"], nodes(told)) == ("enforce", (2, 2))
