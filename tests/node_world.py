@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from slipstream.core.classes import JobClass, Role
-from slipstream.core.node.commands import Park, Return, SetCap, SetShare, Unpark
+from slipstream.core.node.commands import Hold, Park, Return, SetCap, SetShare, Unpark
 from slipstream.core.node.events import (
     GpuFound,
     JobArrived,
@@ -87,6 +87,19 @@ class Body:
     parked: bool = False
     asked_to_return_s: float | None = None
     ran_s: float = 0.0
+    can_hold: bool = False
+    """Whether it can be stopped at its next device operation."""
+    rests: bool = False
+    """It neither uses its GPUs nor reaches a boundary,"""
+    validates: bool = False
+    """or uses them and reaches none."""
+    quiet_since_s: float | None = None
+    held: bool = False
+
+    @property
+    def uses_gpu(self) -> bool:
+        """Whether it computes there now."""
+        return not (self.parked or self.held or self.rests)
 
 
 def no_cost(_share_pct: float) -> float:
@@ -169,6 +182,9 @@ class World:
                 body.cap_mib = command.cap_mib
             case Park():
                 body.asked_to_park_s, body.asked_to_return_s = self.now_s, None
+            case Hold():
+                body.asked_to_park_s, body.asked_to_return_s = self.now_s, None
+                body.held = body.can_hold
             case Return():
                 body.asked_to_return_s = self.now_s
             case Unpark():
@@ -176,7 +192,7 @@ class World:
                 waits = 0.0 if back_s is not None and self.is_back(body) else body.copy_s
                 body.loading_s = max(body.loading_s, self.now_s + waits if body.parked else 0.0)
                 body.asked_to_park_s = body.asked_to_return_s = None
-                body.parked = False
+                body.parked = body.held = False
 
     def is_back(self, body: Body) -> bool:
         """Whether it has come back to wait for its turn on the GPU."""
@@ -198,6 +214,15 @@ class World:
 
     def _train(self, body: Body) -> None:
         asked = body.asked_to_park_s
+        loads = self.now_s < body.loading_s
+        if body.uses_gpu and not loads:
+            body.quiet_since_s = None
+        elif body.quiet_since_s is None:
+            body.quiet_since_s = self.now_s
+        if body.rests or body.validates or body.held:
+            if body.uses_gpu and not loads:
+                body.ran_s += self.tick_s
+            return
         if asked is not None and not body.parked and self.now_s - asked >= body.park_s:
             body.parked = True
         if body.parked:
@@ -237,6 +262,8 @@ class World:
         if self.now_s < body.loading_s:
             held = body.asked_to_park_s is not None and self.now_s >= body.loading_s
             standing = Standing.PARKED if held else Standing.LOADING
+        if body.held:
+            standing = Standing.HELD
         return JobReported(
             at_s=self.now_s,
             job_id=body.job.job_id,
@@ -247,4 +274,8 @@ class World:
             memory_mib=body.memory_mib,
             spilled_mib=body.spilled_mib,
             is_starting=self.now_s < body.imports_s,
+            resident_mib=0 if standing is Standing.PARKED else body.memory_mib,
+            quiet_since_s=body.quiet_since_s if body.can_hold else None,
+            can_hold=body.can_hold,
+            wants_gpu=not (body.held and body.rests),
         )

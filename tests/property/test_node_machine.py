@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.property
 
 GPUS = ("a", "b", "c")
-RULES = NodeRules(turn_s=5.0, hold_s=5.0, trial_s=2.0, loading_s=3.0, feedback_minibatches=20)
+RULES = NodeRules(turn_s=5.0, idle_pass_s=1.0, hold_s=5.0, trial_s=2.0, loading_s=3.0, feedback_minibatches=20)
 
 
 @st.composite
@@ -64,6 +64,7 @@ def check(world: World) -> None:
             assert all(limits[job].cap_mib for job in gpu.riders)
         members = world.machine.wheel.members.values()
         assert sum(one.turn is not Turn.WAITING and name in one.job.gpus for one in members) <= 1
+        check_held(world, name)
     for body in world.bodies.values():
         if body.job.is_owner:
             assert body.share_pct == 100
@@ -72,6 +73,23 @@ def check(world: World) -> None:
         elif world.machine.is_ordered_away(body.job.job_id):
             assert body.asked_to_park_s is not None
             assert body.asked_to_return_s is None
+
+
+def check_held(world: World, name: str) -> None:
+    """Who is held has stopped, takes no turn, and leaves room for who has it."""
+    held = world.machine.wheel.held(name)
+    for job in held:
+        assert world.machine.wheel.members[job].turn is Turn.WAITING
+        assert not world.bodies[job].uses_gpu
+    using = [
+        body
+        for job, body in world.bodies.items()
+        if job in world.machine.wheel.members and name in body.job.gpus and job not in held
+    ]
+    there = sum(world.bodies[job].memory_mib for job in held)
+    if held and there:
+        running = [one for one in using if world.machine.wheel.has_turn(name) == one.job.job_id]
+        assert all(one.cap_mib and one.cap_mib + there <= DEVICE_MIB for one in running)
 
 
 @settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow])
@@ -92,6 +110,7 @@ def test_promises_hold_whatever_happens(data: st.DataObject) -> None:
                 park_s=data.draw(st.sampled_from([0.0, 0.3, 40.0])),
                 alone_s=data.draw(st.sampled_from([0.01, 0.03, 0.4])),
                 loading_s=data.draw(st.sampled_from([0.0, 5.0])),
+                can_hold=data.draw(st.booleans()),
             )
             check(world)
         if world.bodies and data.draw(st.integers(0, 3)) == 0:
@@ -100,6 +119,8 @@ def test_promises_hold_whatever_happens(data: st.DataObject) -> None:
         if len(world.bodies) and data.draw(st.booleans()):
             body = world.bodies[data.draw(st.sampled_from(sorted(world.bodies)))]
             body.spilled_mib = data.draw(st.sampled_from([0, 2 * GIB]))
+            body.rests = data.draw(st.booleans())
+            body.validates = not body.rests and data.draw(st.booleans())
         if len(world.bodies) and data.draw(st.booleans()):
             named = data.draw(st.sampled_from(sorted(world.bodies)))
             world.tell(ParkOrdered(world.now_s, named, parked=data.draw(st.booleans())))

@@ -44,6 +44,18 @@ class Park:
 
 
 @dataclass(frozen=True, slots=True)
+class Hold:
+    """Begin no further device operation; the memory stays where it is.
+
+    A job that comes to a boundary all the same parks there. For jobs that reach no boundary.
+    """
+
+    job_id: int
+    reason: NodeReason
+    gang: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Return:
     """Come back onto its GPUs and stand still there: its turn is next."""
 
@@ -61,4 +73,4 @@ class Unpark:
     gang: tuple[str, ...] = ()
 
 
-NodeCommand: TypeAlias = SetShare | SetCap | Park | Return | Unpark
+NodeCommand: TypeAlias = SetShare | SetCap | Park | Hold | Return | Unpark

@@ -28,6 +28,8 @@ class Standing(StrEnum):
     """It was made to stand still with its memory on the GPU."""
     PARKED = "parked"
     """It waits in host memory."""
+    HELD = "held"
+    """It begins no device operation until it is let go on; its memory stays on the GPU."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,6 +113,14 @@ class JobReported:
     """What of it lives in host memory for now, because it did not fit."""
     is_starting: bool = False
     """It is not near the GPU yet, and will look at what it is asked before it uses it."""
+    resident_mib: int = 0
+    """What its processes have on the fullest of its GPUs now, also before they train."""
+    quiet_since_s: float | None = None
+    """Since when its processes have not used a GPU; None: they do, or nobody can measure it."""
+    can_hold: bool = False
+    """Whether it can be stopped at its next device operation, without a boundary."""
+    wants_gpu: bool = True
+    """False: it is held, and has not come to a device operation since."""
 
 
 @dataclass(frozen=True, slots=True)

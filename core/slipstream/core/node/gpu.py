@@ -81,6 +81,8 @@ class GpuState:
     first: int = 0
     """Whom the smallest share is given to if there is not enough for all."""
     rotates_at_s: float = 0.0
+    held_mib: int = 0
+    """What jobs that are held at an operator have on it: nobody else can have that."""
     sharing: int = 0
     """How many guests the share is divided among: those that have loaded, or all."""
 
@@ -149,6 +151,11 @@ class GpuState:
             return False
         return self.steps.total_pct < self.sharing * self.steps.rules.start_share_pct
 
+    @property
+    def free_of_held_mib(self) -> int:
+        """What there is for those that are not held."""
+        return max(1, self.memory_mib - self.held_mib)
+
     # --- what everybody may use -------------------------------------------------------------------
 
     def limits(
@@ -161,7 +168,9 @@ class GpuState:
         self.trials = None
         owner = states[self.protected]
         if not riders:
-            return {self.protected: Limits(ALL_PCT, 0, NodeReason.PROTECTED)}
+            left_mib = max(1, memory.usable_mib(self.free_of_held_mib, rules))
+            cap_mib = left_mib if self.held_mib and owner.job.hooked else 0
+            return {self.protected: Limits(ALL_PCT, cap_mib, NodeReason.PROTECTED)}
         return self._beside_owner(owner, riders, rules, at_s)
 
     def _among_guests(
@@ -170,12 +179,12 @@ class GpuState:
         """Reflexes 5 and 6: no owner."""
         claims = [one.claim() for one in riders]
         needed = sum(claim.need_mib for claim in claims)
-        if len(riders) < 2 or needed <= memory.usable_mib(self.memory_mib, rules):  # noqa: PLR2004 (a pair)
+        if len(riders) < 2 or needed <= memory.usable_mib(self.free_of_held_mib, rules):  # noqa: PLR2004 (a pair)
             self.trials = None
             free = Limits(ALL_PCT, 0, NodeReason.NO_OWNER)
             return dict.fromkeys(self.riders, free)
         if self.trials is None or self.trials.key != tuple(claims):
-            self.trials = Trials(self.memory_mib, claims, rules, at_s)
+            self.trials = Trials(self.free_of_held_mib, claims, rules, at_s)
         caps = self.trials.caps
         return {job: Limits(ALL_PCT, caps[job], NodeReason.MEMORY_SHARED) for job in self.riders}
 
@@ -196,7 +205,8 @@ class GpuState:
                 self.steps.total_pct, sharing, rules
             )
             reason = self.steps.reason
-        caps = memory.beside_owner(self.memory_mib, self._reserved(owner), claims, rules)
+        room_mib = self.free_of_held_mib
+        caps = memory.beside_owner(room_mib, self._reserved(owner), claims, rules)
         hurry = self.surged or (self.steps is not None and self.steps.stage is Stage.LEARNING)
         found = {job: Limits(shares[job], caps[job], reason, at_once=hurry) for job in self.riders}
         owner_cap = caps[owner.job.job_id] if owner.job.hooked else 0

@@ -7,7 +7,7 @@ An event costs what it concerns: the GPUs of one job.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, assert_never
+from typing import TYPE_CHECKING, Final, assert_never
 
 from slipstream.core.classes import JobClass
 from slipstream.core.node import events, memory
@@ -20,12 +20,15 @@ from slipstream.core.node.turns import Turn
 from slipstream.core.node.wheel import Wheel
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
     from slipstream.core.node.commands import NodeCommand
     from slipstream.core.node.events import JobReported, NodeEvent, NodeJob
     from slipstream.core.node.gpu import Limits
     from slipstream.core.node.pulse import Guarantee, Sample
+
+
+_LATE: Final = (NodeReason.PARK_LATE, NodeReason.LATE_NO_ROOM)
 
 
 class NodeMachine:
@@ -35,7 +38,7 @@ class NodeMachine:
         self.rules = rules or NodeRules()
         self.jobs: dict[int, JobState] = {}
         self.gpus: dict[str, GpuState] = {}
-        self.wheel = Wheel(self.rules)
+        self.wheel = Wheel(self.rules, self._fits_beside)
         self.packings = Packings(self.jobs, self.gpus, self.wheel)
 
     def handle(self, event: NodeEvent) -> list[NodeCommand]:  # noqa: C901, PLR0911 (a table)
@@ -106,7 +109,21 @@ class NodeMachine:
         waits = member is not None and member.turn is not Turn.RUNNING
         if self.jobs[job_id].ordered_away:
             return NodeReason.OPERATOR
-        return member.reason if member and waits else self.jobs[job_id].reason
+        return self.wheel.why(job_id) if waits else self._why_it_runs(job_id)
+
+    def _why_it_runs(self, job_id: int) -> NodeReason:
+        member = self.wheel.members.get(job_id)
+        late = member is not None and member.reason in _LATE
+        return member.reason if member and late else self.jobs[job_id].reason
+
+    def turn_holder(self, job_id: int) -> tuple[int, float] | None:
+        """Of a job that waits for its turn: who has it on its GPUs, and since when."""
+        member = self.wheel.members.get(job_id)
+        if member is None or member.turn is not Turn.WAITING:
+            return None
+        holders = (self.wheel.has_turn(gpu) for gpu in member.job.gpus)
+        first = next((one for one in holders if one is not None), None)
+        return None if first is None else (first, self.wheel.members[first].began_at_s)
 
     def guarantees(self) -> list[Guarantee]:
         """What each protected job lost to its guests, as far as it was measured."""
@@ -280,11 +297,42 @@ class NodeMachine:
                 return False
             riders = [one for one in gpu.riders if one not in pair]
             needed = sum(self.jobs[one].claim().need_mib for one in riders)
+            needed += self._resident_mib(one for one in self.wheel.held(name) if one not in pair)
             if more * (needed + sum(claims.values())) > memory.usable_mib(
                 gpu.memory_mib, self.rules
             ):
                 return False
         return True
+
+    def _fits_beside(self, job_id: int, stopped: Collection[int]) -> bool:
+        """Whether a job fits on its GPUs beside jobs that stand still with what they have there.
+
+        Of a job whose need is not known nothing is promised: it fits where much is free, and what
+        it takes beyond that is kept in host memory by its cap.
+        """
+        more = 1 + self.rules.headroom_pct / 100
+        for name in self.jobs[job_id].job.gpus:
+            there = [one for one in stopped if name in self.jobs[one].job.gpus]
+            resident = self._resident_mib(there)
+            if not resident:
+                continue
+            gpu = self.gpus.get(name)
+            if gpu is None:
+                return False
+            usable = memory.usable_mib(gpu.memory_mib, self.rules)
+            riders = [one for one in gpu.riders if one != job_id and one not in there]
+            needed = sum(self.jobs[one].claim().need_mib for one in riders)
+            need = self.jobs[job_id].claim().need_mib
+            if not need:
+                need = round(usable * self.rules.unknown_room_pct / 100 / more)
+            if resident + more * (need + needed) > usable:
+                return False
+        return True
+
+    def _resident_mib(self, jobs: Iterable[int]) -> int:
+        """What these have on their GPUs now."""
+        told = (self.jobs[one].told for one in jobs)
+        return sum(one.resident_mib for one in told if one)
 
     def _seat(self, gpu: GpuState, at_s: float) -> None:
         there = [self.jobs[job] for job in gpu.jobs]
@@ -294,6 +342,7 @@ class NodeMachine:
         riders = [
             one.job.job_id for one in there if one is not protected and self._rides(one, turn)
         ]
+        gpu.held_mib = self._resident_mib(self.wheel.held(gpu.uuid))
         gpu.seat(protected, riders, self.rules, at_s)
 
     def _rides(self, one: JobState, turn: int | None) -> bool:

@@ -40,6 +40,10 @@ class NodeReason(StrEnum):
     NEXT_TURN = "next_turn"
     HIGHER_PRIORITY = "higher_priority"
     PARK_LATE = "park_late"
+    HELD_IDLE = "held_idle"
+    HELD_BUSY = "held_busy"
+    LATE_NO_ROOM = "late_no_room"
+    WAITS_FOR_ROOM = "waits_for_room"
     GANG_CALLED = "gang_called"
     # An operator has spoken.
     OPERATOR = "operator"
@@ -70,6 +74,14 @@ SENTENCE: Final[Mapping[NodeReason, str]] = {
     NodeReason.WAITS_FOR_TURN: "Another shared job has its turn on this GPU.",
     NodeReason.HIGHER_PRIORITY: "A shared job of higher priority has this GPU.",
     NodeReason.PARK_LATE: "It did not park in time and keeps the GPU; this is charged to it.",
+    NodeReason.HELD_IDLE: "It did not use the GPU in its turn: it stops at its next use of it.",
+    NodeReason.HELD_BUSY: "It reached no boundary for two turns: it stands still at an operator.",
+    NodeReason.LATE_NO_ROOM: (
+        "It reaches no boundary and keeps the GPU: the next job does not fit beside its memory."
+    ),
+    NodeReason.WAITS_FOR_ROOM: (
+        "Another shared job reaches no boundary, and this one does not fit beside its memory."
+    ),
     NodeReason.GANG_CALLED: "The node that leads this job across nodes has called it.",
     NodeReason.OPERATOR: "An operator has parked it: 'slipstream release' lets it go on.",
     NodeReason.RELEASED: "An operator has released it.",

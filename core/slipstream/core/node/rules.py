@@ -86,6 +86,13 @@ class NodeRules:
     """A turn is never shorter, however late its job was before."""
     park_wait_s: float = 30.0
     """A job that has not parked by then keeps the GPU for another turn."""
+    idle_pass_s: float = 5.0
+    """A job that has not used the GPU for so long in its turn, and reached no boundary, is held at
+    its next device operation, and the next job has its turn."""
+    late_turns: float = 2.0
+    """A job that uses the GPU and reaches no boundary for so many turns is held at an operator."""
+    unknown_room_pct: float = 50.0
+    """A job whose need is not known fits beside held ones that leave so much of the GPU free."""
     return_s: float = 2.5
     """So long before its turn a parked job comes back to stand still, where there is room."""
     feedback_minibatches: int = 100

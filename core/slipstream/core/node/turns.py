@@ -64,6 +64,22 @@ class Member:
     """Asked to park, it has done its last mini-batch; its memory may still be on its way."""
     next_is_called: bool = False
     """Who comes after this turn has been seen to."""
+    can_hold: bool = False
+    """Whether it can be stopped at its next device operation."""
+    quiet_since_s: float | None = None
+    boundary_at_s: float = 0.0
+    rests: bool = False
+    """It does not use the GPU in its turn, and another job could."""
+    holding: bool = False
+    """It was told to begin no further device operation,"""
+    is_held: bool = False
+    """and has none: its memory is on the GPU, and the turn is another's."""
+    wants_gpu: bool = True
+    """False: it is held, and has not come to a device operation since."""
+    hold_failed: bool = False
+    """It was told to, and never did: it is not told again."""
+    no_room: bool = False
+    """It is late, and goes on because nobody who waits fits beside its memory."""
     since: int = 0
     """In which order they came: a node may see job numbers in any."""
 
@@ -71,6 +87,21 @@ class Member:
     def is_out(self) -> bool:
         """Whether it takes no turns for now; of a gang the node that leads decides that, too."""
         return self.ordered_away and self.job.leads
+
+    @property
+    def may_be_held(self) -> bool:
+        """Whether it can be stopped without a boundary.
+
+        Never across nodes: its ranks there would wait for it in a collective, which has a time
+        limit.
+        """
+        return self.can_hold and not self.hold_failed and not self.job.gang
+
+    def idle_from_s(self) -> float | None:
+        """Since when it has neither used the GPU in its turn nor reached a boundary."""
+        if self.quiet_since_s is None:
+            return None
+        return max(self.quiet_since_s, self.boundary_at_s, self.began_at_s)
 
     @property
     def had(self) -> float:

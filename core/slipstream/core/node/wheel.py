@@ -8,6 +8,12 @@ memory of two fits, the next one comes back before its turn, and the one before 
 nobody waits for copies. A new job's first mini-batches come first. A job of lower priority has no
 turn while one of higher priority wants the GPU. Jobs with several GPUs have all or none: while
 there are any, all turns of the node end together.
+
+A job that reaches no boundary cannot park. It is held instead: it begins no further device
+operation, and its memory stays on the GPU. One that does not use the GPU in its turn is held after
+`idle_pass_s`, one that does after `late_turns` turns without a boundary; both only if a job that
+waits fits beside its memory. A held job that has not come to a device operation since takes no
+turns until it does.
 """
 
 from __future__ import annotations
@@ -15,17 +21,21 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from slipstream.core.node.commands import Park, Return, Unpark
+from slipstream.core.node.commands import Hold, Park, Return, Unpark
 from slipstream.core.node.events import Standing
 from slipstream.core.node.reasons import NodeReason
 from slipstream.core.node.turns import Member, Turn
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Collection, Iterable
 
     from slipstream.core.node.commands import NodeCommand
     from slipstream.core.node.events import JobReported, NodeJob
     from slipstream.core.node.rules import NodeRules
+
+
+def _no_room(_job_id: int, stopped: Collection[int]) -> bool:
+    return not stopped
 
 
 @dataclass(slots=True)
@@ -33,11 +43,14 @@ class Wheel:
     """All turns of one node."""
 
     rules: NodeRules
+    has_room: Callable[[int, Collection[int]], bool] = _no_room
+    """Whether a job fits on its GPUs beside jobs that are held there with their memory."""
     members: dict[int, Member] = field(default_factory=dict)
     _arrivals: int = 0
     _passed: dict[str, int] = field(default_factory=dict)
     """New jobs in a row that have passed an old one, on each GPU."""
     _round_ends_s: float = 0.0
+    _advanced_at_s: float = 0.0
 
     # --- what happened --------------------------------------------------------------------------
 
@@ -84,20 +97,25 @@ class Wheel:
         member.minibatches = told.minibatches
         changed = False
         member.is_starting = told.is_starting
+        member.can_hold = told.can_hold
+        member.quiet_since_s = told.quiet_since_s
+        member.boundary_at_s = told.boundary_at_s
         away = told.standing is Standing.PARKED or told.is_starting
         ready = not told.is_starting and (away or told.standing is not Standing.LOADING)
         if ready and not member.ready:
             self._owe_nothing(member, told.at_s)
             member.ready, changed = True, True
         still = told.standing is Standing.STILL
-        if (away or still) and member.turn is Turn.PARKING and not member.has_stopped:
+        held = told.standing is Standing.HELD
+        if (away or still or held) and member.turn is Turn.PARKING and not member.has_stopped:
             self._charge(member, told.at_s)
             member.has_stopped = changed = True
             member.late_s = max(0.0, told.at_s - member.asked_at_s)
             member.served_s -= member.late_s
-        if away and member.turn is Turn.PARKING:
+        if (away or held) and member.turn is Turn.PARKING:
             member.turn = Turn.WAITING
             changed = True
+        changed |= self._heard_of_hold(member, told)
         if still and member.returns and not member.is_back:
             member.is_back = changed = True
         if member.is_new and member.minibatches >= self.rules.feedback_minibatches:
@@ -105,6 +123,24 @@ class Wheel:
             if member.turn is Turn.RUNNING:
                 member.ends_at_s = min(member.ends_at_s, told.at_s)
         return changed
+
+    def _heard_of_hold(self, member: Member, told: JobReported) -> bool:
+        """A job that waits is held with its memory, or no longer; whether that may change who runs.
+
+        Also one that an earlier coordinator has held.
+        """
+        if member.turn is not Turn.WAITING:
+            return False
+        before = (member.is_held, member.wants_gpu)
+        if told.standing is Standing.HELD:
+            member.is_held = member.holding = member.told_to_park = True
+        elif told.standing is Standing.PARKED:
+            member.is_held = False
+        wants = not member.is_held or told.wants_gpu
+        if wants and not member.wants_gpu:
+            self._owe_nothing(member, told.at_s)
+        member.wants_gpu = wants
+        return before != (member.is_held, member.wants_gpu)
 
     def call(self, job_id: int, *, runs: bool, returns: bool = False) -> None:
         """The node that leads a gang has decided."""
@@ -129,11 +165,15 @@ class Wheel:
     ) -> list[NodeCommand]:
         """Whatever is due now: end turns, begin turns; `fits` says whether two jobs do together."""
         commands: list[NodeCommand] = []
-        for member in self.members.values():
+        self._advanced_at_s = at_s
+        for member in self._in_order():
+            member.rests = self._is_resting(member, at_s)
             if member.turn is Turn.RUNNING:
                 self._charge(member, at_s)
-            elif self._is_overdue(member, at_s):
-                commands.append(self._give_up(member, at_s))
+                if member.rests:
+                    member.ends_at_s = min(member.ends_at_s, at_s)
+            elif member.turn is Turn.PARKING and not member.has_stopped:
+                commands += self._late(member, at_s)
         chosen = self._chosen(at_s)
         others = [one for one in self._in_order() if one.job.job_id not in chosen]
         for member in others:
@@ -147,13 +187,28 @@ class Wheel:
     def wakes_at_s(self) -> float | None:
         """When time alone changes something."""
         leaving = (one for one in self.members.values() if one.turn is Turn.PARKING)
-        due = [one.ends_at_s for one in leaving if not one.has_stopped and not one.is_out]
+        due = [
+            one.ends_at_s
+            for one in leaving
+            if not one.has_stopped and not (one.is_out and one.ends_at_s <= self._advanced_at_s)
+        ]
         if self._is_contended():
+            due += self._idle_due_s()
             for one in self.members.values():
                 if one.turn is Turn.RUNNING:
                     early_s = 0.0 if one.next_is_called else self.rules.return_s
                     due.append(one.ends_at_s - early_s)
         return min(due, default=None)
+
+    def _idle_due_s(self) -> list[float]:
+        """When jobs that do not use the GPU have had long enough; not what has been looked at."""
+        since = (
+            one.idle_from_s()
+            for one in self.members.values()
+            if one.turn is not Turn.WAITING and one.may_be_held and not one.holding
+        )
+        due = [one + self.rules.idle_pass_s for one in since if one is not None]
+        return [one for one in due if one > self._advanced_at_s]
 
     def waits_for(self, job_id: int) -> bool:
         """Whether it is waited for until a job says that it has left, or is back."""
@@ -168,6 +223,19 @@ class Wheel:
                 if its is turn:
                     return job_id
         return None
+
+    def held(self, gpu: str) -> list[int]:
+        """The jobs that are held on a GPU with their memory there."""
+        return [one.job.job_id for one in self._in_order() if one.is_held and gpu in one.job.gpus]
+
+    def why(self, job_id: int) -> NodeReason:
+        """Why a job has no turn, or has one."""
+        member = self.members[job_id]
+        if member.turn is Turn.WAITING and not member.is_held and not member.is_out:
+            late = any(one.no_room for one in self._others_on(member) if one.turn is Turn.RUNNING)
+            if late or not self._may_begin_beside(member):
+                return NodeReason.WAITS_FOR_ROOM
+        return member.reason
 
     def parts(self, gpu: str) -> dict[int, float]:
         """What part of a GPU's time each job has, if nothing changes."""
@@ -186,7 +254,11 @@ class Wheel:
         taken: set[str] = set()
         chosen: list[int] = []
         ranked = sorted(
-            (one for one in self._in_it() if one.job.leads or one.called),
+            (
+                one
+                for one in self._in_it()
+                if (one.job.leads or one.called) and self._may_begin_beside(one)
+            ),
             key=lambda one: self._rank(one, at_s, ahead_s),
         )
         for member in ranked:
@@ -196,12 +268,13 @@ class Wheel:
         return chosen
 
     def _rank(self, one: Member, at_s: float, ahead_s: float) -> tuple[object, ...]:
-        """Called gangs, the ready, priority, the new, those within their turn, who had least."""
+        """Called gangs, who uses the GPU, the ready, priority, the new, within a turn, had least."""
         within = one.turn is Turn.RUNNING and at_s + ahead_s < one.ends_at_s
         new = one.is_new and not self._is_old_ones_turn(one.job.gpus)
         more_s = ahead_s if one.turn is Turn.RUNNING else 0.0
         return (
             one.job.leads,
+            one.rests,
             not one.ready and (one.is_starting or one.turn is not Turn.RUNNING),
             -one.job.priority,
             not (within and one.is_kept),
@@ -221,7 +294,21 @@ class Wheel:
         return any(one.turn is Turn.WAITING and one.ready for one in self._in_it())
 
     def _in_it(self) -> list[Member]:
-        return [one for one in self.members.values() if not one.is_out]
+        """Those that take turns now: neither an operator nor they themselves are against it."""
+        return [
+            one
+            for one in self.members.values()
+            if not one.is_out and not (one.is_held and not one.wants_gpu)
+        ]
+
+    def _others_on(self, member: Member) -> list[Member]:
+        """The other jobs of its GPUs."""
+        gpus = set(member.job.gpus)
+        return [
+            one
+            for one in self._in_order()
+            if one is not member and not gpus.isdisjoint(one.job.gpus)
+        ]
 
     def _in_order(self) -> list[Member]:
         return sorted(self.members.values(), key=lambda one: one.job.job_id)
@@ -234,7 +321,9 @@ class Wheel:
             member.turn = Turn.PARKING
             member.asked_at_s = min(at_s, member.ends_at_s)
             member.ends_at_s = at_s + self.rules.park_wait_s
-            member.has_stopped = False
+            member.has_stopped = member.no_room = False
+            if member.rests:  # it comes to no boundary by itself
+                return [self._hold(member, at_s, NodeReason.HELD_IDLE)]
         elif member.turn is Turn.PARKING or (
             member.told_to_park and not self._was_passed_over(member)
         ):
@@ -265,6 +354,8 @@ class Wheel:
         member.served_s += member.late_s
         member.late_s = 0.0
         member.returns = member.is_back = member.next_is_called = False
+        member.holding = member.is_held = member.no_room = False
+        member.wants_gpu = True
         member.reason = NodeReason.FIRST_MINIBATCHES if member.is_new else NodeReason.TURN
         if not job.leads:
             member.reason = NodeReason.GANG_CALLED
@@ -311,6 +402,7 @@ class Wheel:
         self, member: Member, there: Iterable[Member], fits: Callable[[int, int], bool]
     ) -> bool:
         waits = member.turn is Turn.WAITING and member.told_to_park and member.minibatches > 0
+        waits = waits and not member.is_held
         return waits and all(fits(one.job.job_id, member.job.job_id) for one in there)
 
     def _return(self, member: Member) -> NodeCommand:
@@ -331,17 +423,74 @@ class Wheel:
         ]
         return member.returns and bool(running) and not any(one.next_is_called for one in running)
 
-    def _is_overdue(self, member: Member, at_s: float) -> bool:
-        leaving = member.turn is Turn.PARKING and not member.has_stopped and not member.is_out
-        return leaving and at_s >= member.ends_at_s
+    # --- without a boundary -----------------------------------------------------------------------
 
-    def _give_up(self, member: Member, at_s: float) -> NodeCommand:
+    def _is_resting(self, member: Member, at_s: float) -> bool:
+        """Whether it has the turn, does not use the GPU, and another job could have it beside."""
+        idle_from_s = member.idle_from_s()
+        if member.turn is Turn.WAITING or idle_from_s is None or not member.may_be_held:
+            return False
+        return at_s - idle_from_s >= self.rules.idle_pass_s and self._another_fits(member)
+
+    def _another_fits(self, member: Member) -> bool:
+        """Whether a job that waits fits beside this one's memory, and that of those held before."""
+        return any(
+            self.has_room(one.job.job_id, self._held_beside(one, member.job.job_id))
+            for one in self._waiting_for(member.job.gpus)
+            if one.ready
+        )
+
+    def _may_begin_beside(self, member: Member) -> bool:
+        """Whether those that are held on its GPUs leave room; a job that is there needs none."""
+        if member.turn is not Turn.WAITING or member.is_held:
+            return True
+        held = self._held_beside(member)
+        return not held or self.has_room(member.job.job_id, held)
+
+    def _held_beside(self, member: Member, *also: int) -> list[int]:
+        return [
+            one.job.job_id
+            for one in self._others_on(member)
+            if one.is_held or one.job.job_id in also
+        ]
+
+    def _late(self, member: Member, at_s: float) -> list[NodeCommand]:
+        """It was asked to park and has not: it is held when that is due, or goes on at its cost."""
+        if member.holding:
+            if at_s < member.ends_at_s:
+                return []
+            member.hold_failed, member.holding = True, False
+        elif member.rests:
+            return [self._hold(member, at_s, NodeReason.HELD_IDLE)]
+        could = member.may_be_held and self._another_fits(member)
+        due_s = max(member.boundary_at_s, member.began_at_s)
+        due_s += self.rules.late_turns * self.rules.turn_s
+        if could and at_s >= due_s:
+            return [self._hold(member, at_s, NodeReason.HELD_BUSY)]
+        if at_s < member.ends_at_s:
+            return []
+        if could:
+            member.ends_at_s = due_s
+            return []
+        if member.is_out:
+            return []
+        return [self._give_up(member, at_s, no_room=member.may_be_held)]
+
+    def _hold(self, member: Member, at_s: float, reason: NodeReason) -> NodeCommand:
+        member.told_to_park = member.holding = True
+        member.returns = member.is_back = False
+        member.ends_at_s = at_s + self.rules.park_wait_s
+        member.reason = reason
+        return Hold(member.job.job_id, reason, member.job.gang)
+
+    def _give_up(self, member: Member, at_s: float, *, no_room: bool) -> NodeCommand:
         """It did not park in time: nobody can have its GPU, so it may go on, at its own cost."""
         self._charge(member, at_s)
         member.turn = Turn.RUNNING
         member.told_to_park = False
         member.is_kept = True
-        member.reason = NodeReason.PARK_LATE
+        member.no_room = no_room
+        member.reason = NodeReason.LATE_NO_ROOM if no_room else NodeReason.PARK_LATE
         member.ends_at_s = self._turn_ends_s(member, at_s)
         return Unpark(member.job.job_id, member.reason, member.job.gang)
 
