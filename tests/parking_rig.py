@@ -53,13 +53,15 @@ class Job:
         return printed
 
 
-def page_in(folder: Path, role: Role = Role.GUEST, *, task: int = 0) -> blocks.Block:
+def page_in(
+    folder: Path, role: Role = Role.GUEST, *, task: int = 0, class_name: str = "shared"
+) -> blocks.Block:
     """A page for a task, and the batons of its GPU."""
     run_dir = folder / "run"
     Path(batons.folder(str(run_dir))).mkdir(parents=True, exist_ok=True)
     for path in batons.paths(str(run_dir), GPU):
         Path(path).touch()
-    identity = Identity(*(7, "0", task, os.getuid(), role, "shared", "token", (GPU,), 1 + task, 1))
+    identity = Identity(*(7, "0", task, os.getuid(), role, class_name, "token", (GPU,), 1 + task, 1))
     return blocks.create(run_dir / "blocks", identity, lease_until_ns=FOREVER_NS)
 
 

@@ -140,6 +140,7 @@ class _Process:
             self.session = Session(self.block, self.notes, self.requests, waited_ns=waited_ns)
             self.session.course.minibatches, self.unreported = self.unreported, 0
             _end_with_multiprocessing()
+            self.session.heed_holds(_before_first_use)
             if self.session.waits and self.loader_waits is None and "torch" in sys.modules:
                 self.loader_waits = _watch_loaders()
 
@@ -432,6 +433,18 @@ def _end_with_multiprocessing() -> None:
         util.Finalize(None, _at_exit, exitpriority=0)
 
 
+@_harmless
+def _before_fork() -> None:
+    if _process.session:
+        _process.session.before_fork()
+
+
+@_harmless
+def _after_fork() -> None:
+    if _process.session:
+        _process.session.after_fork()
+
+
 def _forget_in_child() -> None:
     """A forked child has neither its parent's page nor its batons; it may ask for its own."""
     native_step.forget()
@@ -452,5 +465,7 @@ def _forget_in_child() -> None:
         block.close()
 
 
-os.register_at_fork(after_in_child=_forget_in_child)
+os.register_at_fork(
+    before=_before_fork, after_in_parent=_after_fork, after_in_child=_forget_in_child
+)
 atexit.register(_at_exit)

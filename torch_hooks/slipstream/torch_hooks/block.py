@@ -39,7 +39,10 @@ _LONGEST_WAIT_NS = 500_000_000  # a coordinator that wakes nobody, a Ctrl-C just
 _LOW = 0xFFFFFFFF  # of a word: what a futex compares
 _NOTHING = 1  # odd: no directive that is whole has such a sequence
 _REBINDS = word(Up, "rebinds")
-_COUNTS = tuple(name for name, *_ in Up._fields_[3:-1])  # all but whose, which phase, and rebinds
+_HELD = word(Up, "held")
+_REQUEST = word(Down, "request")
+_KEPT = ("sequence", "pid", "phase", "rebinds")
+_COUNTS = tuple(name for name, *_ in Up._fields_ if name not in _KEPT)
 
 
 class Block:
@@ -54,7 +57,7 @@ class Block:
         self._words = memoryview(page).cast("Q")
         self.told = _NOTHING
         self._words[_SEQUENCE] &= ~1  # a killed writer before us may have left it odd
-        self.write(pid=os.getpid())
+        self.write(pid=os.getpid(), held=0)
 
     @property
     def lease_until_ns(self) -> int:
@@ -77,6 +80,29 @@ class Block:
         """The same of `Up`."""
         page = ctypes.c_char.from_buffer(self._words.obj)
         return ctypes.addressof(page) + _SEQUENCE * control_block.WORD_BYTES
+
+    @property
+    def held_address(self) -> int:
+        """Where it is said that this process is held: the word that is not the trainer's."""
+        return self.up_address + (_HELD - _SEQUENCE) * control_block.WORD_BYTES
+
+    def keep_mapped(self) -> object:
+        """Something that keeps the page in this process's memory while it lives."""
+        return ctypes.c_char.from_buffer(self._words.obj)
+
+    @property
+    def down_sequence(self) -> int:
+        """What changes whenever something is asked for."""
+        return self._words[_DOWN_SEQUENCE]
+
+    @property
+    def minibatches(self) -> int:
+        """As the page says."""
+        return self._words[_MINIBATCHES]
+
+    def asked_request(self) -> int:
+        """What is asked for now, whole or not: one word is read alone."""
+        return self._words[_REQUEST]
 
     def asked_share_pct(self) -> int:
         """The share as it is asked for now, whole or not: one word is read alone."""

@@ -36,6 +36,12 @@ def hold(before: Callable[[], None]) -> None:
         _hold_cuda(sys.modules["torch.cuda"])
 
 
+def hold_later(before: Callable[[], None]) -> None:
+    """The same while the program goes on in another thread; nothing if that is seen to already."""
+    if _before is None:
+        hold(before)
+
+
 def device_is_wanted(*_: object) -> None:
     """A device is about to be used; also a hook of torch's, hence the arguments."""
     if _before is None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from slipstream.torch_hooks import native
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from slipstream.torch_hooks.owner_watch import OwnerWatch
 
@@ -96,9 +96,7 @@ class NativeGate:
         words.share_pct = share_pct
         words.down = down_address or None
         words.charged_by_hand = not at_operators or cuda is not None
-        for number in signal.valid_signals():
-            if callable(signal.getsignal(number)):
-                self._library.slip_signals_hear(number)
+        count_signals(self._library)
         self._library.slip_gate_close()
 
     @property
@@ -141,6 +139,14 @@ class NativeGate:
         self._library.slip_gate_remove()
         self._library.slip_gate_let_go()
         self._library.slip_cuda_gate_close()
+
+
+def count_signals(library: ctypes.CDLL) -> None:
+    """Until `slip_signals_hear_no_more`: those that the program has a handler for."""
+    library.slip_signals_begin()
+    for number in signal.valid_signals():
+        if callable(signal.getsignal(number)):
+            library.slip_signals_hear(number)
 
 
 def counters() -> Words:
@@ -186,12 +192,7 @@ def _hang_in(library: ctypes.CDLL) -> None:
     torch = sys.modules.get("torch")
     if torch is None:
         raise native.NativeError("the program has not imported torch")
-    version = torch_version(torch.__version__)
-    if not OLDEST_TORCH <= version <= NEWEST_TORCH:
-        raise native.NativeError(
-            f"torch {torch.__version__} is none of {OLDEST_TORCH} to {NEWEST_TORCH}, for which the "
-            "gate was made"
-        )
+    check_version(torch)
     missing = library.slip_gate_install()
     if missing:
         raise native.NativeError(missing.decode())
@@ -204,13 +205,28 @@ def _hang_in(library: ctypes.CDLL) -> None:
 
 def _try_out(library: ctypes.CDLL, torch: Any) -> None:  # noqa: ANN401 (whichever torch there is)
     """Operators that are called so often must be counted so often, and by their names."""
+    try_out(torch, library.slip_gate_count, library.slip_gate_counted)
+
+
+def check_version(torch: Any) -> None:  # noqa: ANN401 (whichever torch there is)
+    """Raises NativeError unless callbacks of this torch look as we think."""
+    version = torch_version(torch.__version__)
+    if not OLDEST_TORCH <= version <= NEWEST_TORCH:
+        raise native.NativeError(
+            f"torch {torch.__version__} is none of {OLDEST_TORCH} to {NEWEST_TORCH}, for which the "
+            "gate was made"
+        )
+
+
+def try_out(torch: Any, count: Callable[[bytes], None], counted_so_far: Callable[[], int]) -> None:  # noqa: ANN401 (the same)
+    """Operators that are called so often must be counted so often; raises NativeError."""
     ones = torch.ones(2, device="cpu")
     for name, operator in ((b"aten::add", torch.add), (b"aten::mul", torch.mul)):
-        library.slip_gate_count(name)
+        count(name)
         for _ in range(_TRIAL):
             operator(ones, ones)
             torch.neg(ones)
-        counted = library.slip_gate_counted()
+        counted = counted_so_far()
         if counted != _TRIAL:
             raise native.NativeError(
                 f"{_TRIAL} calls of {name.decode()} were counted as {counted}: "

@@ -20,6 +20,8 @@ from slipstream.wire.gpu_locks import open_locks
 from slipstream.wire.gpu_state import COMPUTE, COPY, ENGINES, GpuStateError, map_node
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from slipstream.torch_hooks.occupancy_queue import Queue, Span
     from slipstream.wire.gpu_state import Node
 
@@ -112,6 +114,7 @@ class Context:
     def enqueue(self, kind: int, duration_ns: int, flags: int = 0) -> int:
         """Queue work on an engine and return its number; waits only if the queue is full."""
         self.check()
+        _stand()
         gate = _launch_gate if kind == COMPUTE else None
         begins_ns = self._admitted(gate, self._queues[kind], duration_ns) if gate else 0
         while True:
@@ -178,6 +181,7 @@ class Context:
     def allocate(self, nbytes: int) -> Seat:
         """Take memory for this process or refuse; returns for whom it was taken."""
         self.check()
+        _stand()
         return self._section.run(self._take, nbytes)
 
     def _take(self, now_ns: int, nbytes: int) -> Seat:
@@ -330,6 +334,22 @@ def hold_launches(gate: LaunchGate | None) -> None:
     """From now on kernels pass this gate, or none."""
     global _launch_gate  # noqa: PLW0603 (one share per process)
     _launch_gate = gate
+
+
+_stand_before_use: Callable[[], int] | None = None
+
+
+def stand_before_use(stand: Callable[[], int] | None) -> None:
+    """From now on what uses a GPU waits for this to return 0; None: for nothing."""
+    global _stand_before_use  # noqa: PLW0603 (one hold per process)
+    _stand_before_use = stand
+
+
+def _stand() -> None:
+    """Python looks at signals each time it returns something else."""
+    stand = _stand_before_use
+    while stand is not None and stand():
+        stand = _stand_before_use
 
 
 def is_open() -> bool:

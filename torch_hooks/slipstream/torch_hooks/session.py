@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from slipstream.torch_hooks.block import Block
     from slipstream.torch_hooks.gate import Gate
+    from slipstream.torch_hooks.hold import Hold
     from slipstream.torch_hooks.memory import Memory
     from slipstream.torch_hooks.notes import Notes
     from slipstream.torch_hooks.owner_waits import OwnerWaits
@@ -32,8 +33,10 @@ if TYPE_CHECKING:
 
 _ABLE = Capability.BOUNDARIES | Capability.PAUSE | Capability.PARKABLE | Capability.GATEABLE
 _ALL_OF_IT = 100
-_WAITS = frozenset({Request.NONE, Request.PAUSE, Request.PARK})
+_TAKES_TURNS = "shared"
+_WAITS = frozenset({Request.NONE, Request.PAUSE, Request.PARK, Request.HOLD})
 """What lasts as long as it is asked for; all else is done once."""
+_PARKS = (Request.PARK, Request.HOLD)
 _LOOK_EVERY_S = 0.02  # where nobody could wake it
 _LOOK_EVERY_WHEN_PARKED_S = 0.05  # coming back takes longer than that
 
@@ -70,6 +73,8 @@ class Session:
         if self._baton:
             self._capabilities |= Capability.BATON
         self._gate: Gate | None = None
+        self._hold: Hold | None = None
+        self._stood_ns = 0
         self.waits = _waits(block, notes)
         self._slept_ns = 0
         self._is_new = True
@@ -84,12 +89,12 @@ class Session:
     def may_begin(self) -> bool:
         """Whether nobody asks this process to stand still before it has used a device."""
         self._read_news()
-        return not self._asks(Request.PAUSE)
+        return not self._asks(Request.PAUSE, Request.HOLD)
 
     def begin(self) -> None:
         """Before anything is on the GPU: a process that has to stand still does so here."""
         self._read_news()
-        self._stand_still()
+        self._stand_still(Request.PAUSE, Request.HOLD)
         self.block.write(gated_ns=self._paused_ns)
         self.course.began_ns = monotonic_ns()
 
@@ -100,6 +105,8 @@ class Session:
         course.minibatches += 1
         if self._gate is not None:
             self._leave_out_sleep(self._gate, now_ns)
+        if self._hold is not None:
+            self._leave_out_hold(self._hold, now_ns)
         pace_ns = self.pace.add(now_ns - course.began_ns)
         if self.block.boundary(course.minibatches, now_ns, pace_ns) and course.quiet:
             course.began_ns = now_ns
@@ -145,11 +152,38 @@ class Session:
         """The last thing this process says; first of all, since the rest may be what went wrong."""
         self.block.write(phase=Phase.ENDED, saving_ns=self._saving_ns, problems=self._notes.total)
         self.remove_gate()
+        self._let_go_of_hold()
         if self.waits:
             self.waits.leave()
         if self._baton:
             self._baton.pass_on()
         self.block.close()
+
+    def heed_holds(self, before_first_use: Callable[[], None]) -> None:
+        """From now on this process can be stopped without a boundary, if it takes turns."""
+        if self._hold is not None or self.block.identity.class_name != _TAKES_TURNS:
+            return
+        from slipstream.torch_hooks import hold  # noqa: PLC0415 (for jobs that take turns alone)
+
+        if hold.possible():
+            self._hold = hold.Hold(self.block, self._notes, before_first_use)
+            self._hold.start()
+            self.can(Capability.HOLDABLE, yes=True)
+
+    def before_fork(self) -> None:
+        """Python warns of a fork beside other threads, and it is right: have none."""
+        if self._hold is not None:
+            self._hold.pause()
+
+    def after_fork(self) -> None:
+        """In the parent."""
+        if self._hold is not None:
+            self._hold.start()
+
+    def _let_go_of_hold(self) -> None:
+        hold, self._hold = self._hold, None
+        if hold is not None:
+            hold.stop()
 
     def let_go(self) -> None:
         """The process goes on without us: nothing of its memory is elsewhere."""
@@ -172,6 +206,13 @@ class Session:
 
     def _look_up(self, now_ns: int) -> None:
         """Something is new: the first mini-batch, a directive, a lease lost or back."""
+        if self._hold is None:
+            self._look(now_ns)
+        else:
+            with self._hold.let_through():
+                self._look(now_ns)
+
+    def _look(self, now_ns: int) -> None:
         is_new, self._is_new = self._is_new, False
         if is_new:
             self.block.write(phase=Phase.TRAINING)
@@ -186,7 +227,7 @@ class Session:
         elif self._lost:
             self._lease_is_back()
         self._stand_still()
-        while self._asks(Request.PARK):
+        while self._asks(*_PARKS):
             self._park()
             self._stand_still()  # it may have come back to wait for its turn here
         self._keep_to_cap()
@@ -216,22 +257,23 @@ class Session:
         asked = directive.request in _WAITS and directive.request != Request.NONE
         return asked or directive.armed_for_minibatch > self.minibatches
 
-    def _asks(self, request: Request) -> bool:
+    def _asks(self, *requests: Request) -> bool:
         """Whether it is to be done at this boundary, by somebody who will say when to end it."""
         directive = self.directive
-        if directive is None or directive.request != request:
+        if directive is None or directive.request not in requests:
             return False
         return self.minibatches >= directive.armed_for_minibatch and self._has_lease()
 
-    def _stand_still(self) -> None:
+    def _stand_still(self, *requests: Request) -> None:
         """Wait here if it is asked for; without a coordinator nobody could say when to go on."""
-        if not self._asks(Request.PAUSE):
+        requests = requests or (Request.PAUSE,)
+        if not self._asks(*requests):
             return
         self._notes.say("stands still: the node's coordinator asks for it")
         self.block.write(phase=Phase.PAUSED)
         began_ns = monotonic_ns()
         with label("pause"):
-            while self._asks(Request.PAUSE):
+            while self._asks(*requests):
                 self.block.wait_for_news(_LOOK_EVERY_S)
                 self._read_news()
         self._paused_ns += monotonic_ns() - began_ns
@@ -267,14 +309,14 @@ class Session:
                 capabilities=self._capabilities,
                 problems=self._notes.total,
             )
-            while self._asks(Request.PARK):
+            while self._asks(*_PARKS):
                 self.block.wait_for_news(_LOOK_EVERY_WHEN_PARKED_S)
                 self._read_news()
             if not self._has_lease():
                 self._without_lease()
             if self._lost and self._has_lease():
                 self._lease_is_back()
-            if not self._asks(Request.PARK):
+            if not self._asks(*_PARKS):
                 return
 
     def _on_the_way(self) -> None:
@@ -318,6 +360,18 @@ class Session:
         slept_ns = gate.slept_ns
         self.course.began_ns = min(now_ns, self.course.began_ns + slept_ns - self._slept_ns)
         self._slept_ns = slept_ns
+
+    def _leave_out_hold(self, hold: Hold, now_ns: int) -> None:
+        """Neither is standing before a device operation: it is paused time."""
+        stood_ns = hold.stood_ns
+        if stood_ns == self._stood_ns:
+            return
+        new_ns, self._stood_ns = stood_ns - self._stood_ns, stood_ns
+        self.course.began_ns = min(now_ns, self.course.began_ns + new_ns)
+        self._paused_ns += new_ns
+        self.block.write(paused_ns=self._paused_ns)
+        if self.minibatches == 1:
+            self.block.write(gated_ns=self._paused_ns)
 
     def _carry_out(self) -> None:
         directive = self.directive

@@ -40,6 +40,7 @@ enum slip_request {
   SLIP_REQUEST_PARK = 2,
   SLIP_REQUEST_CHECKPOINT = 3,
   SLIP_REQUEST_REBIND = 4,
+  SLIP_REQUEST_HOLD = 5,
 };
 
 enum slip_capability {
@@ -50,6 +51,7 @@ enum slip_capability {
   SLIP_CAPABILITY_PARKABLE = 32,
   SLIP_CAPABILITY_GATEABLE = 64,
   SLIP_CAPABILITY_REBINDABLE = 128,
+  SLIP_CAPABILITY_HOLDABLE = 256,
 };
 
 struct slip_control_header {
@@ -92,6 +94,7 @@ struct slip_control_up {
   uint64_t gated_ns;
   uint64_t away_bytes;
   uint64_t rebinds;
+  uint64_t held;
 };
 
 struct slip_control_down {

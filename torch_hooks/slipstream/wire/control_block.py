@@ -15,6 +15,8 @@ Each half begins with its writer's sequence word, odd while it is busy; who stan
 `Down`'s (a futex). A writer killed between two stores leaves it odd: its readers keep what they
 knew, its next writer sets it right. `lease_until_ns` is one word, renewed and read alone. Stores
 are aligned words in program order, as x86-64 keeps them. All times are of CLOCK_MONOTONIC.
+`held` is one word, too, written and read alone: whoever holds the process writes it, which is never
+the thread that trains.
 
 A page belongs to the job's user, who may write anything into it: a reader with more rights than
 that user believes no number without looking at it.
@@ -84,6 +86,19 @@ class Request(enum.IntEnum):
     CHECKPOINT = 3
     REBIND = 4
     """Be on the GPUs that `Down` names: save, and begin anew there in the same process."""
+    HOLD = 5
+    """At once, without a boundary: begin no further device operation until it is asked no more,
+    with the memory in place. At a boundary the same as PARK."""
+
+
+class Held(enum.IntEnum):
+    """What `Up.held` says."""
+
+    NO = 0
+    YES = 1
+    """No device operation begins."""
+    WAITED_FOR = 2
+    """And at least one thread of the process stands before one."""
 
 
 class Capability(enum.IntFlag):
@@ -96,6 +111,7 @@ class Capability(enum.IntFlag):
     PARKABLE = 32
     GATEABLE = 64
     REBINDABLE = 128
+    HOLDABLE = 256
 
 
 _NO_CAPABILITY = Capability(0)
@@ -167,6 +183,7 @@ class Up(ctypes.Structure):
             "gated_ns",
             "away_bytes",
             "rebinds",
+            "held",
         )
     )
 
@@ -244,6 +261,14 @@ class Progress:
     """What of its memory is in host memory because a cap, or the device, had no room for it."""
     rebinds: int = 0
     """How often its process has begun anew on other GPUs."""
+    held: int = Held.NO
+    """A `Held`."""
+
+    @property
+    def shown_phase(self) -> Phase:
+        """What people are told: a process that stands before a device operation is paused."""
+        waits = self.held >= Held.WAITED_FOR and self.phase in _HELD_IN
+        return Phase.PAUSED if waits else self.phase
 
 
 @dataclass(frozen=True)
@@ -369,6 +394,7 @@ def as_word(value: int) -> bytes:
     return min(max(value, 0), _LARGEST).to_bytes(WORD_BYTES, "little")
 
 
+_HELD_IN = (Phase.LOADING, Phase.TRAINING, Phase.SAVING, Phase.RESTORING)
 _PHASES = frozenset(int(phase) for phase in Phase)
 _CAPABILITIES = sum(int(one) for one in Capability)
 _GPU_COUNT = word(Down, "gpu_count") - word(Down, "sequence")

@@ -31,6 +31,7 @@ static const char* (*name_of)(const void*);
 static uint64_t handle;
 static atomic_bool open_wide = true; /* in a forked child, and while operators are only counted */
 static char counted_name[64];
+static pthread_t counted_thread;
 static atomic_uint_fast64_t counted;
 
 /* Torch is not loaded into the global scope, so it is asked for by its name; never loaded by us. */
@@ -47,6 +48,41 @@ static uint64_t hash_of(const char* name) {
   return hash;
 }
 
+static bool has_symbols(void) {
+  if (!name_of) {
+    name_of = (const char* (*)(const void*))find(NAME);
+  }
+  return name_of && find(ADD) && find(REMOVE);
+}
+
+/* Have `start` called before each operator of every thread; 0, and what is missing, if it cannot
+ * be. Any thread may do so: torch's other threads see it at their next operator. */
+uint64_t slip_torch_add(void** (*start)(void**, const void*), void (*end)(const void*, void*),
+                        const char** missing) {
+#if !defined(__x86_64__)
+  *missing = "this processor passes results in another way than x86-64";
+  return 0;
+#endif
+  if (!has_symbols()) {
+    *missing = "this torch has no at::addGlobalCallback, removeCallback or RecordFunction::name";
+    return 0;
+  }
+  struct callback callback = {.start = start, .end = end, .sampling_probability = 1.0};
+  callback.scopes[FUNCTION_SCOPE] = true;
+  uint64_t added = ((uint64_t(*)(struct callback))find(ADD))(callback);
+  *missing = added ? NULL : "torch did not take the callback";
+  return added;
+}
+
+void slip_torch_remove(uint64_t added) {
+  void (*take_away)(uint64_t) = (void (*)(uint64_t))find(REMOVE);
+  if (take_away) {
+    take_away(added);
+  }
+}
+
+const char* slip_torch_name(const void* function) { return name_of(function); }
+
 /* A unique_ptr is returned through a hidden first argument, which is also the result. */
 static void** before_operator(void** context, const void* function) {
   *context = NULL;
@@ -57,7 +93,7 @@ static void** before_operator(void** context, const void* function) {
     } else {
       slip_gate_operator(hash_of(name));
     }
-  } else if (counted_name[0] && strcmp(name, counted_name) == 0) {
+  } else if (counted_name[0] && pthread_equal(counted_thread, pthread_self()) && strcmp(name, counted_name) == 0) {
     counted++;
   }
   return context;
@@ -77,36 +113,24 @@ static void in_child(void) {
 
 /* Null if all went well, else what is missing. */
 const char* slip_gate_install(void) {
-#if !defined(__x86_64__)
-  return "this processor passes results in another way than x86-64";
-#endif
   if (handle) {
     return NULL;
-  }
-  uint64_t (*add)(struct callback) = (uint64_t (*)(struct callback))find(ADD);
-  name_of = (const char* (*)(const void*))find(NAME);
-  if (!add || !name_of || !find(REMOVE)) {
-    return "this torch has no at::addGlobalCallback, removeCallback or RecordFunction::name";
   }
   static bool told_of_forks;
   if (!told_of_forks) {
     told_of_forks = pthread_atfork(NULL, NULL, in_child) == 0;
   }
   open_wide = true;
-  struct callback callback = {.start = before_operator, .sampling_probability = 1.0};
-  callback.scopes[FUNCTION_SCOPE] = true;
-  if (slip_cuda_gate_is_open()) {
-    callback.end = after_operator;
-  }
-  handle = add(callback);
-  return handle ? NULL : "torch did not take the callback";
+  const char* missing = NULL;
+  handle =
+      slip_torch_add(before_operator, slip_cuda_gate_is_open() ? after_operator : NULL, &missing);
+  return missing;
 }
 
 void slip_gate_remove(void) {
-  void (*take_away)(uint64_t) = (void (*)(uint64_t))find(REMOVE);
   open_wide = true;
-  if (handle && take_away) {
-    take_away(handle);
+  if (handle) {
+    slip_torch_remove(handle);
   }
   handle = 0;
 }
@@ -119,6 +143,7 @@ void slip_gate_close(void) {
 
 void slip_gate_count(const char* name) {
   counted = 0;
+  counted_thread = pthread_self();
   strncpy(counted_name, name, sizeof counted_name - 1);
 }
 

@@ -35,6 +35,12 @@ struct slip_gate {
 
 struct slip_gate* slip_gate(void);
 
+/* --- gate.c: torch's operators, for the gate and for hold.c ------------------------------------*/
+uint64_t slip_torch_add(void** (*start)(void**, const void*), void (*end)(const void*, void*),
+                        const char** missing);
+void slip_torch_remove(uint64_t added);
+const char* slip_torch_name(const void* function);
+
 /* --- gate_admit.c: what gate.c and Python call; safe for threads -------------------------------*/
 void slip_gate_reset(void);
 void slip_gate_let_go(void);
@@ -94,6 +100,7 @@ uint64_t slip_owner_crossed_ns(uint64_t began_ns);
 
 /* --- gate_signals.c: signals that Python has a handler for
  * -------------------------------------------*/
+void slip_signals_begin(void);
 void slip_signals_hear(int number);
 void slip_signals_hear_no_more(void);
 uint64_t slip_signals_heard(void);
