@@ -213,7 +213,7 @@ def test_a_half_that_changes_while_it_is_read_is_read_again() -> None:
 
 def test_what_a_newer_writer_says_is_taken_as_far_as_it_is_known() -> None:
     """An unknown phase is training; an unknown capability is not there."""
-    found = control_block.read_progress([0, 1, 99, 3, 4, 5, 0x143, 0, 0, 0, 0, 0])
+    found = control_block.read_progress([0, 1, 99, 3, 4, 5, 0x643, 0, 0, 0, 0, 0])
 
     assert found.phase == Phase.TRAINING
     assert found.capabilities == Capability.BOUNDARIES | Capability.BATON | Capability.GATEABLE

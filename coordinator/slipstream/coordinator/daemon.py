@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from slipstream.coordinator import asking, blocks, guest_locks, joining, phases, reflexes, store
@@ -299,7 +300,8 @@ class Coordinator:
         """Read the pages; returns the event that says what is so now."""
         for block in self._blocks.values():
             block.refresh()
-        self.measuring.look(self.seats, self._blocks.values(), self._uses)
+        tells = self.nvml.tells
+        self.measuring.look(self.seats, self._blocks.values(), self._uses, tells=tells)
         self.settle()
         progress = self.progress()
         self.measuring.count_waits(progress, lambda job: self.reflexes.wanted(job).share_pct)
@@ -351,7 +353,7 @@ class Coordinator:
         jobs = reflexes.node_jobs(self.seats, self.tenants, self.owned, self.gangs, hooked=hooked)
         self.reflexes.seated(now_s, gpus, jobs)
         self.reflexes.called(now_s, self.gangs.following())
-        self.reflexes.heard(now_s, pages, gpus)
+        self.reflexes.heard(now_s, pages, gpus, self.measuring.meters)
         self.orders.settle(self.seats, pages, self.owned)
 
     def _pages(self) -> dict[int, list[blocks.Block]]:
@@ -437,9 +439,15 @@ class Coordinator:
     # --- for those who look in ------------------------------------------------------------------
 
     def progress(self) -> dict[int, list[Progress]]:
-        """What the processes of each job said last."""
+        """What the processes of each job said last; one that is held at an operator is paused."""
         pages = self._pages()
-        return {job: [page.progress for page in pages.get(job, ())] for job in self.seats}
+        return {
+            job: [
+                replace(page.progress, phase=page.progress.shown_phase)
+                for page in pages.get(job, ())
+            ]
+            for job in self.seats
+        }
 
     def block_faults(self) -> int:
         """How often a page could not be read whole."""

@@ -143,6 +143,9 @@ def what_matters(told: Mapping[str, Any]) -> tuple[Any, ...]:
             (gpu["uuid"], gpu["owner_job"], tuple(gpu["guest_jobs"]), gpu["takes_guests"])
             for gpu in told["gpus"]
         ),
-        tuple((job["job_id"], job["phase"], job["restorable"]) for job in told["jobs"]),
+        tuple(
+            (job["job_id"], job["phase"], job["restorable"], job.get("turn_holder"))
+            for job in told["jobs"]
+        ),
         tuple((tuple(one["jobs"]), tuple(one["rates"])) for one in told["pairs"]),
     )

@@ -56,6 +56,8 @@ class Nvml:
         """Why the latest sample is incomplete; empty if it is not."""
         self._told_us: dict[str, int] = {}
         """Until when each GPU's processes were heard of."""
+        self.tells: frozenset[str] = frozenset()
+        """The GPUs whose driver says which process uses them; not every driver does."""
 
     def sample(self, at_s: float) -> list[GpuSample]:
         """Ask about every GPU; one that does not answer is left out."""
@@ -93,9 +95,12 @@ class Nvml:
     def process_uses(self, samples: Iterable[GpuSample]) -> list[ProcessUse]:
         """Who uses these GPUs, and how much; a GPU that does not tell is left out."""
         found: list[ProcessUse] = []
+        tells = set()
         for sample in samples:
             with contextlib.suppress(pynvml.NVMLError):
                 found += self._on_one(sample.index, sample.uuid)
+                tells.add(sample.uuid)
+        self.tells = frozenset(tells)
         return found
 
     def _on_one(self, index: int, uuid: str) -> list[ProcessUse]:

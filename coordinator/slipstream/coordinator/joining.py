@@ -123,6 +123,7 @@ def order(
     stands: bool = False,
     parks: bool = False,
     waits: bool = False,
+    holds: bool = False,
     saves: bool = False,
     share_pct: int = 100,
     cap_bytes: int = 0,
@@ -136,6 +137,7 @@ def order(
         stands: it has to stand still where it is.
         parks: it waits for its turn, and has something on the GPU.
         waits: it waits for its turn.
+        holds: it reaches no boundary: it begins no device operation until its turn.
         saves: it has to save itself, which comes before all else.
         share_pct: how much it may compute,
         cap_bytes: and hold. Both are of no use to one that waits: asked again, its ranks would go
@@ -145,6 +147,8 @@ def order(
     request = Request.PAUSE if stands or waits else rest
     if parks and not stands:
         request = Request.PARK
+    if holds:
+        request = Request.HOLD
     if saves:
         request = Request.CHECKPOINT
     after = replace(before, request=request)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from slipstream.wire.control_block import Phase
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
     from pathlib import Path
 
     from slipstream.coordinator.blocks import Block
@@ -91,6 +91,12 @@ class JobMeter:
     """No other job has had one of its GPUs."""
     alone_on_node: bool = True
     gpu_memory_mib: float = 0.0
+    resident_mib: int = 0
+    """What its processes have on the fullest of its GPUs now."""
+    gpu_pids: frozenset[int] = frozenset()
+    """Its processes that have anything there."""
+    quiet_since_s: float | None = None
+    """Since when none of them has used a GPU; None: they do, or no driver says so."""
     use: _Spread = field(default_factory=_Spread)
     waiting: list[_Sample] = field(default_factory=list)
     """Samples of which it is not known yet whether the training went on beyond them."""
@@ -168,14 +174,19 @@ class Measuring:
         blocks: Iterable[Block],
         uses: Sequence[ProcessUse],
         now_s: float | None = None,
+        *,
+        tells: Collection[str] = (),
     ) -> None:
-        """Take in what is so now, and forget jobs that have left."""
+        """Take in what is so now, and forget jobs that have left.
+
+        `tells`: the GPUs of which it is known which process uses them.
+        """
         now_s = time.monotonic() if now_s is None else now_s
         self.meters = {job: self.meters.get(job) or JobMeter() for job in seats}
         for block in blocks:
             self.page(block)
         self._neighbours(seats)
-        self._gpu(seats, uses)
+        self._gpu(seats, uses, tells, now_s)
         for job, seat in seats.items():
             meter = self.meters[job]
             meter.gpus = max(meter.gpus, len(seat.gpu_uuids))
@@ -225,9 +236,16 @@ class Measuring:
         for job in here if len(here) > 1 else ():
             self.meters[job].alone_on_node = False
 
-    def _gpu(self, seats: Mapping[int, Seat], uses: Sequence[ProcessUse]) -> None:
+    def _gpu(
+        self,
+        seats: Mapping[int, Seat],
+        uses: Sequence[ProcessUse],
+        tells: Collection[str],
+        now_s: float,
+    ) -> None:
         tasks = {task.pid: job for job, seat in seats.items() for task in seat.tasks}
         held: dict[tuple[int, str], int] = {}
+        pids: dict[int, set[int]] = {}
         shares: dict[tuple[int, str], float] = {}
         spans: dict[str, tuple[int, int]] = {}
         for use in uses:
@@ -235,6 +253,7 @@ class Measuring:
             if not job:
                 continue
             key = (job, use.uuid)
+            pids.setdefault(job, set()).add(use.pid)
             held[key] = held.get(key, 0) + use.memory_bytes
             if use.to_ns:
                 shares[key] = shares.get(key, 0.0) + use.use_pct
@@ -245,6 +264,29 @@ class Measuring:
             meter.gpu_memory_mib = max(meter.gpu_memory_mib, round(nbytes / _MIB, 3))
         for (job, uuid), use_pct in shares.items():
             self.meters[job].sampled(_Sample(use_pct, *spans[uuid]))
+        for job, seat in seats.items():
+            mine = [nbytes for (one, _), nbytes in held.items() if one == job]
+            self.meters[job].resident_mib = max(mine, default=0) // _MIB
+            self.meters[job].gpu_pids = frozenset(pids.get(job, ()))
+            self._quiet(self.meters[job], seat, shares, spans, tells, now_s)
+
+    def _quiet(
+        self,
+        meter: JobMeter,
+        seat: Seat,
+        shares: Mapping[tuple[int, str], float],
+        spans: Mapping[str, tuple[int, int]],
+        tells: Collection[str],
+        now_s: float,
+    ) -> None:
+        """A process that is not on a GPU does not use it; what no driver tells counts as use."""
+        told = {uuid: shares[seat.job_id, uuid] for one, uuid in shares if one == seat.job_id}
+        if not seat.gpu_uuids or not {*seat.gpu_uuids} <= {*tells} or any(told.values()):
+            meter.quiet_since_s = None
+        elif meter.quiet_since_s is None and told:
+            meter.quiet_since_s = max(spans[uuid][0] for uuid in told) / 1e9
+        elif meter.quiet_since_s is None and not meter.gpu_pids:
+            meter.quiet_since_s = now_s
 
     def _job_of(self, pid: int, tasks: Mapping[int, int]) -> int:
         """By its ancestors: what a page says of its process is its user's word only."""
@@ -290,7 +332,7 @@ def _phases_of_training(pages: Sequence[Progress]) -> set[Phase]:
     """
     alive = [page for page in pages if page.phase not in _NOT_YET_OR_OVER]
     trained = [page for page in pages if page.minibatches and page.phase != Phase.ENDED]
-    return {page.phase for page in trained or alive}
+    return {page.shown_phase for page in trained or alive}
 
 
 def _minibatch_ms(page: Progress) -> float:

@@ -104,6 +104,8 @@ class Orders:
             stands=bool(shut) or bool(wanted.hurried_until_s),
             parks=wanted.parked and any(page.progress.minibatches for page in pages),
             waits=wanted.parked or wanted.returns,
+            # What an earlier coordinator has held stays so until it may go on.
+            holds=wanted.held or (wanted.parked and before.request == Request.HOLD),
             saves=seat.job_id in self.saving,
             share_pct=wanted.share_pct,
             cap_bytes=wanted.cap_bytes,

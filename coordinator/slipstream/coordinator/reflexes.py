@@ -8,6 +8,7 @@ have been done.
 from __future__ import annotations
 
 import logging
+import time
 from collections import Counter
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
@@ -15,10 +16,10 @@ from typing import TYPE_CHECKING, Any, Final
 from slipstream.core.classes import JobClass, Mode
 from slipstream.core.classes import Role as CoreRole
 from slipstream.core.node import events
-from slipstream.core.node.commands import Park, Return, SetCap, SetShare, Unpark
+from slipstream.core.node.commands import Hold, Park, Return, SetCap, SetShare, Unpark
 from slipstream.core.node.events import NodeJob, Standing
 from slipstream.core.node.machine import NodeMachine
-from slipstream.wire.control_block import Capability, Phase, Request, Role
+from slipstream.wire.control_block import Capability, Held, Phase, Request, Role
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from slipstream.coordinator.gangs import Call, Gangs
     from slipstream.coordinator.gpus import GpuSample
     from slipstream.coordinator.joining import Owner
+    from slipstream.coordinator.measuring import JobMeter
     from slipstream.coordinator.seats import Seat
     from slipstream.coordinator.tenants import Tenant
     from slipstream.core.node.commands import NodeCommand
@@ -42,11 +44,14 @@ _HURRY_S: Final = 5.0
 _ENDS_WITHIN_S: Final = 2.0
 """How long others wait closely for the process of a training that has ended."""
 _AWAY: Final = (Phase.PARKED, Phase.PAUSED)
-_WAITS: Final = (Request.PAUSE, Request.PARK)
+_WAITS: Final = (Request.PAUSE, Request.PARK, Request.HOLD)
+_PARKS: Final = (Request.PARK, Request.HOLD)
 _BUSY: Final = frozenset(Phase) - {
     *(Phase.UNCLAIMED, Phase.IMPORTING, Phase.LOADING, Phase.ENDED),
 }
-_OFF: Final = (Standing.PARKED, Standing.LOADING)
+_NOT_ATTACHED: Final = (Phase.UNCLAIMED, Phase.IMPORTING, Phase.ENDED)
+_OFF: Final = (Standing.PARKED, Standing.LOADING, Standing.HELD)
+_TURNS: Final = (Park, Hold, Return, Unpark)
 _CLASSES: Final = {str(one): one for one in JobClass}
 
 
@@ -57,6 +62,8 @@ class Wanted:
     share_pct: int = 100
     cap_bytes: int = 0
     parked: bool = False
+    held: bool = False
+    """Parked, and it reaches no boundary: it begins no device operation."""
     returns: bool = False
     """Its turn is next: it stands still on its GPUs."""
     hurried_until_s: float = 0.0
@@ -141,6 +148,9 @@ class Reflexes:
             "cap_mib": wanted.cap_bytes // _MIB,
             "node_reason": str(self.machine.why(job_id)),
         }
+        if holder := self.machine.turn_holder(job_id):
+            found["turn_holder"] = holder[0]
+            found["turn_since_s"] = round(time.time() - (self._at_s - holder[1]), 1)
         for one in self.guarantees():
             if one.job_id == job_id:
                 found["guarantee"] = {
@@ -173,9 +183,14 @@ class Reflexes:
                 self._tell(events.JobArrived(at_s, now[job_id]))
 
     def heard(
-        self, at_s: float, pages: Mapping[int, Sequence[Block]], gpus: Sequence[GpuSample]
+        self,
+        at_s: float,
+        pages: Mapping[int, Sequence[Block]],
+        gpus: Sequence[GpuSample],
+        meters: Mapping[int, JobMeter] | None = None,
     ) -> None:
         """How far everybody is; what has not changed is told only of whom somebody waits for."""
+        measured = meters or {}
         self._at_s = at_s
         self._ended_at_s = {
             job_id: self._ended_at_s.get(job_id, at_s)
@@ -183,7 +198,7 @@ class Reflexes:
             if _is_over(pages.get(job_id, ()))
         }
         for job_id in self._jobs:
-            told = report(at_s, job_id, pages.get(job_id, ()), gpus)
+            told = report(at_s, job_id, pages.get(job_id, ()), gpus, measured.get(job_id))
             before = self._reported.get(job_id)
             # Somebody waits for it: where it is already, it says so again.
             asked = self.machine.wheel.waits_for(job_id)
@@ -241,15 +256,17 @@ class Reflexes:
                 after = replace(before, cap_bytes=command.cap_mib * _MIB, hurried_until_s=until_s)
             case Park():
                 after = replace(before, parked=True, returns=False)
+            case Hold():
+                after = replace(before, parked=True, held=True, returns=False)
             case Return():
-                after = replace(before, parked=False, returns=True)
+                after = replace(before, parked=False, held=False, returns=True)
             case Unpark():
-                after = replace(before, parked=False, returns=False)
+                after = replace(before, parked=False, held=False, returns=False)
         self._wanted[command.job_id] = after
         kind = type(command).__name__.lower()
         self.commands[kind, str(command.reason)] += 1
         said = "" if self.enforces else "would be: "
-        level = logging.INFO if isinstance(command, Park | Return | Unpark) else logging.DEBUG
+        level = logging.INFO if isinstance(command, _TURNS) else logging.DEBUG
         _log.log(level, "%s%s", said, command)
 
 
@@ -320,9 +337,46 @@ def _class_of(seat: Seat | None, default: JobClass) -> JobClass:
 
 
 def report(
-    at_s: float, job_id: int, pages: Sequence[Block], gpus: Sequence[GpuSample]
+    at_s: float,
+    job_id: int,
+    pages: Sequence[Block],
+    gpus: Sequence[GpuSample],
+    meter: JobMeter | None = None,
 ) -> events.JobReported:
     """A job as its slowest process that trains says; users may write anything into their pages."""
+    told = _as_it_trains(at_s, job_id, pages, gpus)
+    attached = [page for page in pages if page.progress.phase not in _NOT_ATTACHED]
+    held = len(attached) == 1 and _is_held(attached[0])
+    stands = told.standing in (Standing.PARKED, Standing.STILL)
+    return replace(
+        told,
+        standing=Standing.HELD if held and not stands else told.standing,
+        resident_mib=meter.resident_mib if meter else told.memory_mib,
+        quiet_since_s=meter.quiet_since_s if meter else None,
+        can_hold=_can_hold(attached, meter),
+        wants_gpu=not held or attached[0].progress.held >= Held.WAITED_FOR,
+    )
+
+
+def _can_hold(attached: Sequence[Block], meter: JobMeter | None) -> bool:
+    """Whether all of a job would stand still: one process, and no other of it on a GPU.
+
+    Ranks are not held: one may have begun a collective that another is kept from, and those have
+    time limits.
+    """
+    if len(attached) != 1 or Capability.HOLDABLE not in attached[0].progress.capabilities:
+        return False
+    return meter is None or meter.gpu_pids <= {attached[0].progress.pid}
+
+
+def _is_held(page: Block) -> bool:
+    """Whether it begins no device operation, as it is asked."""
+    return page.directive.request == Request.HOLD and page.progress.held != Held.NO
+
+
+def _as_it_trains(
+    at_s: float, job_id: int, pages: Sequence[Block], gpus: Sequence[GpuSample]
+) -> events.JobReported:
     busy = [page for page in pages if page.progress.phase in _BUSY]
     if not busy:
         return events.JobReported(
@@ -374,7 +428,7 @@ def _is_off(page: Block) -> bool:
     held_before_use = told.phase == Phase.PAUSED and not told.minibatches and asked in _WAITS
     # One that could not be parked stands still with its memory: nothing more can be had of it.
     emptied = told.phase == Phase.PARKED or Capability.PARKABLE not in told.capabilities
-    off = asked == Request.PARK and emptied
+    off = asked in _PARKS and emptied
     return told.phase in _AWAY and (off or held_before_use) and heard_all(page)
 
 

@@ -69,7 +69,7 @@ class Saver:
             and tenant is not None
             and tenant.nodes == 1
             and restorable(pages)
-            and not any(page.phase in (Phase.PARKED, Phase.PAUSED) for page in pages)
+            and not any(page.phase in (Phase.PARKED, Phase.PAUSED) or page.held for page in pages)
         )
 
     def save(self, job_id: int, number: int) -> None:

@@ -201,6 +201,10 @@ class Training:
     """How much memory it may hold on each GPU; 0: as much as it likes."""
     node_reason: str = ""
     """Why it has that share: a word of the node's own list."""
+    turn_holder: int | None = None
+    """While it waits for its turn: the number of the job that has it,"""
+    turn_since_s: float | None = None
+    """and since when, by its node's clock."""
     alone_ms: float | None = None
     """Of an owner with guests: its mini-batch time without them."""
     slowdown_pct: float | None = None

@@ -44,6 +44,11 @@ def _lines(why: dict[str, Any]) -> list[str]:
     if why["phase"] == "running" and training.get("phase") in STANDS_STILL:
         because = training.get("node_sentence") or "it waits for others."
         lines.append(f"  but stands still now ({training['phase']}): {because}")
+    if training.get("turn_holder"):
+        since = time.strftime("%H:%M:%S", time.localtime(training.get("turn_since_s") or 0))
+        lines.append(
+            f"  waits for its turn: job {training['turn_holder']} has had it since {since}"
+        )
     if why["stands_for"]:
         lines.append(f"  waits for {why['stands_for']}")
     if why["slurm_says"]:

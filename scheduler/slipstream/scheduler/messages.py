@@ -94,6 +94,8 @@ class _Training(msgspec.Struct):
     share_pct: float | None = None
     cap_mib: int | None = None
     node_reason: str = ""
+    turn_holder: int | None = None
+    turn_since_s: float | None = None
     guarantee: _Guarantee | None = None
     measured: Measured | None = None
 
@@ -376,6 +378,8 @@ def _training(job: _Training) -> Training:
         share_pct=job.share_pct,
         cap_mib=job.cap_mib,
         node_reason=job.node_reason,
+        turn_holder=job.turn_holder,
+        turn_since_s=job.turn_since_s,
         alone_ms=kept.alone_ms,
         slowdown_pct=kept.slowdown_pct,
         slowdown_error_pct=kept.error_pct,

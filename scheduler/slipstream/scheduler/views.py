@@ -163,6 +163,8 @@ def _progress(training: Training | None) -> View | None:
         "cap_mib": training.cap_mib,
         "node_reason": training.node_reason or None,
         "node_sentence": _node_sentence(training),
+        "turn_holder": training.turn_holder,
+        "turn_since_s": training.turn_since_s,
         "alone_ms": training.alone_ms,
         "slowdown_pct": training.slowdown_pct,
         "slowdown_error_pct": training.slowdown_error_pct,

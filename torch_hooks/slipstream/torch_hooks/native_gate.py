@@ -210,10 +210,11 @@ def _try_out(library: ctypes.CDLL, torch: Any) -> None:  # noqa: ANN401 (whichev
 
 def check_version(torch: Any) -> None:  # noqa: ANN401 (whichever torch there is)
     """Raises NativeError unless callbacks of this torch look as we think."""
-    version = torch_version(torch.__version__)
+    text = str(getattr(torch, "__version__", "of no version"))
+    version = torch_version(text)
     if not OLDEST_TORCH <= version <= NEWEST_TORCH:
         raise native.NativeError(
-            f"torch {torch.__version__} is none of {OLDEST_TORCH} to {NEWEST_TORCH}, for which the "
+            f"torch {text} is none of {OLDEST_TORCH} to {NEWEST_TORCH}, for which the "
             "gate was made"
         )
 
