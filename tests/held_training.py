@@ -3,9 +3,9 @@
 
     held_training.py HOW COUNTS [STEPS]
 
-trains a little, then does HOW until there is a file `COUNTS.enough`, trains on to STEPS mini-batches
-and prints a fingerprint of its parameters. COUNTS is a file that gets a byte for each device
-operation that it has begun without a boundary.
+trains a little, then does HOW until there is a file `COUNTS.enough`, trains on to STEPS
+mini-batches and prints a fingerprint of its parameters. COUNTS is a file that gets a byte for each
+device operation that it has begun without a boundary.
 """
 
 from __future__ import annotations
@@ -165,7 +165,7 @@ def run(counts: Path, how: str, steps: int, use: Use) -> None:
     training.minibatches(FIRST)
     getattr(Idle(training, counts), how)()
     training.minibatches(steps)
-    print(training.fingerprint(), flush=True)
+    sys.stdout.write(f"{training.fingerprint()}\n")
 
 
 def main() -> None:

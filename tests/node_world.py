@@ -93,6 +93,8 @@ class Body:
     """It neither uses its GPUs nor reaches a boundary,"""
     validates: bool = False
     """or uses them and reaches none."""
+    heeds_holds: bool = True
+    """False: it says that it can be held, and goes on all the same."""
     quiet_since_s: float | None = None
     held: bool = False
 
@@ -184,7 +186,7 @@ class World:
                 body.asked_to_park_s, body.asked_to_return_s = self.now_s, None
             case Hold():
                 body.asked_to_park_s, body.asked_to_return_s = self.now_s, None
-                body.held = body.can_hold
+                body.held = body.can_hold and body.heeds_holds
             case Return():
                 body.asked_to_return_s = self.now_s
             case Unpark():

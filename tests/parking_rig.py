@@ -61,7 +61,8 @@ def page_in(
     Path(batons.folder(str(run_dir))).mkdir(parents=True, exist_ok=True)
     for path in batons.paths(str(run_dir), GPU):
         Path(path).touch()
-    identity = Identity(*(7, "0", task, os.getuid(), role, class_name, "token", (GPU,), 1 + task, 1))
+    whose = (7, "0", task, os.getuid(), role, class_name, "token")
+    identity = Identity(*whose, (GPU,), 1 + task, 1)
     return blocks.create(run_dir / "blocks", identity, lease_until_ns=FOREVER_NS)
 
 

@@ -27,7 +27,14 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.property
 
 GPUS = ("a", "b", "c")
-RULES = NodeRules(turn_s=5.0, idle_pass_s=1.0, hold_s=5.0, trial_s=2.0, loading_s=3.0, feedback_minibatches=20)
+RULES = NodeRules(
+    turn_s=5.0,
+    idle_pass_s=1.0,
+    hold_s=5.0,
+    trial_s=2.0,
+    loading_s=3.0,
+    feedback_minibatches=20,
+)
 
 
 @st.composite

@@ -75,6 +75,10 @@ class HeldJob:
             assert self.process.poll() is None, self.process.communicate()
             time.sleep(0.01)
 
+    def trains(self) -> None:
+        """Wait until it has done its first mini-batches."""
+        self.until(lambda: self.page.progress.minibatches == TRAINED)
+
     def is_at_rest(self, seconds: float = 0.5) -> bool:
         """Whether it begins nothing meanwhile."""
         before = self.count()
@@ -95,7 +99,7 @@ def training(
     how: str,
     role: Role = Role.OWNER,
     class_name: str = "shared",
-    **variables: str,
+    node: dict[str, str] | None = None,
 ) -> Iterator[HeldJob]:
     """A process with the import hook and a page; killed at the end if it still lives."""
     page = page_in(folder, role, class_name=class_name)
@@ -108,7 +112,7 @@ def training(
             "PYTHONPATH": str(INJECT),
             "SLIPSTREAM_CONTROL": str(page.path),
             "OMP_NUM_THREADS": "1",
-            **variables,
+            **(node or {}),
         },
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -171,7 +175,7 @@ def test_a_job_asleep_is_stopped_when_it_next_uses_its_device(
 ) -> None:
     """Held while it rests; its page says when it wants to go on, and not before."""
     with training(tmp_path, "sleep") as job:
-        job.until(lambda: job.page.progress.minibatches == TRAINED)
+        job.trains()
         job.asks(Request.HOLD)
         job.until(lambda: job.says(Held.YES))
         time.sleep(0.3)
@@ -192,7 +196,7 @@ def test_a_program_that_waits_for_its_user_is_stopped_after_the_next_line(
     """As a debugger at its prompt: nothing of it runs when it is asked."""
     with training(tmp_path, "stdin") as job:
         assert job.process.stdin is not None
-        job.until(lambda: job.page.progress.minibatches == TRAINED)
+        job.trains()
         job.asks(Request.HOLD)
         job.until(lambda: job.says(Held.YES))
         job.process.stdin.write("next\n")
@@ -224,8 +228,8 @@ def test_a_held_job_that_comes_to_a_boundary_parks_there(
     tmp_path: Path, undisturbed: str, node: dict[str, str]
 ) -> None:
     """Its memory leaves as if it had been asked to park, and comes back with its turn."""
-    with training(tmp_path, "gpu-boundary", **node) as job:
-        job.until(lambda: job.page.progress.minibatches == TRAINED)
+    with training(tmp_path, "gpu-boundary", node=node) as job:
+        job.trains()
         job.asks(Request.HOLD)
         job.until(lambda: job.says(Held.YES))
         job.mark(".ask").touch()
@@ -294,7 +298,7 @@ def test_a_launch_on_a_simulated_gpu_waits(
     tmp_path: Path, undisturbed: str, node: dict[str, str]
 ) -> None:
     """There the device's operations are launches; what the CPU does beside them goes on."""
-    with training(tmp_path, "gpu-validation", **node) as job:
+    with training(tmp_path, "gpu-validation", node=node) as job:
         job.until(lambda: job.count() > FEW)
         job.asks(Request.HOLD)
         job.until(lambda: job.says(Held.WAITED_FOR))
@@ -309,7 +313,7 @@ def test_ctrl_c_reaches_a_program_that_stands_before_a_launch(
     tmp_path: Path, node: dict[str, str]
 ) -> None:
     """The same on the simulated GPU, whose launches are Python's own."""
-    with training(tmp_path, "gpu-interrupted", **node) as job:
+    with training(tmp_path, "gpu-interrupted", node=node) as job:
         job.until(lambda: job.count() > FEW)
         job.asks(Request.HOLD)
         job.until(lambda: job.says(Held.WAITED_FOR))
@@ -326,7 +330,7 @@ def test_who_takes_no_turns_has_no_thread_for_it(tmp_path: Path) -> None:
         folder = tmp_path / class_name
         folder.mkdir()
         with training(folder, "sleep", class_name=class_name) as job:
-            job.until(lambda one=job: one.page.progress.minibatches == TRAINED)
+            job.trains()
             threads.append(_threads(job.process.pid))
             able = job.page.progress.capabilities
             assert (Capability.HOLDABLE in able) is (class_name == "shared")

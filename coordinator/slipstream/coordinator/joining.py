@@ -117,7 +117,7 @@ def adopted(
     return found
 
 
-def order(
+def order(  # noqa: PLR0913 (one for each thing that can be asked)
     before: Directive,
     *,
     stands: bool = False,

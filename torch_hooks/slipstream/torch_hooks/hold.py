@@ -22,7 +22,7 @@ import sys
 import threading
 import time
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from slipstream.torch_hooks import first_use, native, native_gate, which_device
 from slipstream.wire import futex
@@ -158,22 +158,25 @@ class Hold:
     def _hold_operators(self) -> None:
         if self._at_operators or "torch" not in sys.modules:
             return
-        torch = sys.modules["torch"]
         try:
-            native_gate.check_version(torch)
-            missing = self._library.slip_hold_at_operators()
-            if missing:
-                raise native.NativeError(missing.decode())
-            if not self._tried:
-                library = self._library
-                native_gate.try_out(torch, library.slip_hold_count, library.slip_hold_counted)
-                self._tried = True
+            self._hang_in(sys.modules["torch"])
         except native.NativeError as error:
             self._failed = True
             self._library.slip_hold_off_operators()
             self._notes.problem("no hold", f"{error}; it parks at boundaries only")
             return
         self._at_operators = True
+
+    def _hang_in(self, torch: Any) -> None:  # noqa: ANN401 (whichever torch there is)
+        """The first time it is tried with known operators, of this thread alone."""
+        library = self._library
+        native_gate.check_version(torch)
+        missing = library.slip_hold_at_operators()
+        if missing:
+            raise native.NativeError(missing.decode())
+        if not self._tried:
+            native_gate.try_out(torch, library.slip_hold_count, library.slip_hold_counted)
+            self._tried = True
 
     def _end(self) -> None:
         if not self._in_force:

@@ -214,8 +214,7 @@ def check_version(torch: Any) -> None:  # noqa: ANN401 (whichever torch there is
     version = torch_version(text)
     if not OLDEST_TORCH <= version <= NEWEST_TORCH:
         raise native.NativeError(
-            f"torch {text} is none of {OLDEST_TORCH} to {NEWEST_TORCH}, for which the "
-            "gate was made"
+            f"torch {text} is none of {OLDEST_TORCH} to {NEWEST_TORCH}, for which the gate was made"
         )
 
 

@@ -268,7 +268,7 @@ class Wheel:
         return chosen
 
     def _rank(self, one: Member, at_s: float, ahead_s: float) -> tuple[object, ...]:
-        """Called gangs, who uses the GPU, the ready, priority, the new, within a turn, had least."""
+        """Called gangs, not at rest, the ready, priority, the new, within their turn, had least."""
         within = one.turn is Turn.RUNNING and at_s + ahead_s < one.ends_at_s
         new = one.is_new and not self._is_old_ones_turn(one.job.gpus)
         more_s = ahead_s if one.turn is Turn.RUNNING else 0.0
@@ -456,25 +456,21 @@ class Wheel:
 
     def _late(self, member: Member, at_s: float) -> list[NodeCommand]:
         """It was asked to park and has not: it is held when that is due, or goes on at its cost."""
-        if member.holding:
-            if at_s < member.ends_at_s:
-                return []
+        if member.holding and at_s < member.ends_at_s:
+            return []
+        if member.holding:  # it was told to, and went on
             member.hold_failed, member.holding = True, False
-        elif member.rests:
-            return [self._hold(member, at_s, NodeReason.HELD_IDLE)]
         could = member.may_be_held and self._another_fits(member)
         due_s = max(member.boundary_at_s, member.began_at_s)
         due_s += self.rules.late_turns * self.rules.turn_s
-        if could and at_s >= due_s:
-            return [self._hold(member, at_s, NodeReason.HELD_BUSY)]
-        if at_s < member.ends_at_s:
-            return []
-        if could:
+        if could and (member.rests or at_s >= due_s):
+            reason = NodeReason.HELD_IDLE if member.rests else NodeReason.HELD_BUSY
+            return [self._hold(member, at_s, reason)]
+        if at_s >= member.ends_at_s and could:
             member.ends_at_s = due_s
-            return []
-        if member.is_out:
-            return []
-        return [self._give_up(member, at_s, no_room=member.may_be_held)]
+        elif at_s >= member.ends_at_s and not member.is_out:
+            return [self._give_up(member, at_s, no_room=member.may_be_held)]
+        return []
 
     def _hold(self, member: Member, at_s: float, reason: NodeReason) -> NodeCommand:
         member.told_to_park = member.holding = True
