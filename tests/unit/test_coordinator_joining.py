@@ -161,3 +161,13 @@ def test_a_guest_that_was_sent_elsewhere_is_asked_to_be_there_when_it_goes_on() 
     assert (stopped.epoch, stopped.request, stopped.gpu_uuids) == (4, Request.PAUSE, ("b",))
     again = order(stopped, stands=False)
     assert (again.epoch, again.request, again.gpu_uuids) == (5, Request.REBIND, ("b",))
+
+
+def test_a_job_that_reaches_no_boundary_is_held_and_not_parked() -> None:
+    """Also beside an owner that takes no guests; only to save itself does it go on."""
+    held = order(Directive(), parks=True, waits=True, holds=True)
+    assert held == Directive(epoch=1, request=Request.HOLD)
+    assert order(held, parks=True, waits=True, holds=True, share_pct=20) == held
+    assert order(held, stands=True, waits=True, holds=True) == held
+    assert order(held, waits=True, holds=True, saves=True).request == Request.CHECKPOINT
+    assert order(held) == Directive(epoch=2)

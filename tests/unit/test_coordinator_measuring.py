@@ -268,3 +268,26 @@ def test_old_jobs_are_looked_at_seldom(task: Task) -> None:
     assert told(measuring)["lived_s"] == before
     measuring.look(seats, [], [], 102.5)
     assert told(measuring)["lived_s"] > before
+
+
+def test_a_job_is_quiet_only_as_far_as_a_driver_says_so(task: Task) -> None:
+    """Use ends it, silence of the driver about processes does not count, no process on it does."""
+    measuring, seats = Measuring(FS), {7: seat(7, task)}
+
+    def quiet(*uses: ProcessUse, tells: tuple[str, ...] = ("GPU-a",)) -> float | None:
+        measuring.look(seats, [], uses, 20.0, tells=tells)
+        return measuring.meters[7].quiet_since_s
+
+    used = ProcessUse("GPU-a", task.pid, 300 << 20, 40.0, 10**9, 2 * 10**9)
+    idle = replace(used, use_pct=0.0, from_ns=2 * 10**9, to_ns=3 * 10**9)
+    unknown = replace(idle, from_ns=0, to_ns=0)
+    assert quiet(used) is None
+    assert quiet(unknown) is None
+    assert quiet(idle) == 2.0
+    assert quiet(unknown) == 2.0
+    assert measuring.meters[7].resident_mib == 300
+    assert measuring.meters[7].gpu_pids == {task.pid}
+    assert quiet(idle, tells=()) is None
+    assert quiet() == 20.0
+    assert measuring.meters[7].resident_mib == 0
+    assert quiet(used) is None

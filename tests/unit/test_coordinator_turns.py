@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -11,10 +13,20 @@ import pytest
 from node_world import shared
 from slipstream.coordinator.blocks import Block
 from slipstream.coordinator.gpus import GpuSample
-from slipstream.coordinator.reflexes import Reflexes
+from slipstream.coordinator.measuring import JobMeter
+from slipstream.coordinator.reflexes import Reflexes, report
 from slipstream.core.classes import Mode
 from slipstream.core.node.rules import NodeRules
-from slipstream.wire.control_block import Directive, Identity, Phase, Progress, Request, Role
+from slipstream.wire.control_block import (
+    Capability,
+    Directive,
+    Held,
+    Identity,
+    Phase,
+    Progress,
+    Request,
+    Role,
+)
 
 pytestmark = pytest.mark.unit
 
@@ -30,13 +42,14 @@ class Node:
     def __init__(self, *jobs: int) -> None:
         self.reflexes = Reflexes(Mode.ENFORCE, RULES)
         self.now_s = 1.0
+        self.meters: dict[int, JobMeter] = {}
         self.reflexes.seated(self.now_s, GPUS, [shared(job) for job in jobs])
 
     def look(self, **pages: Block) -> None:
         """One look at all pages, named `job_7`."""
         self.now_s += 0.1
         seen = {int(name.removeprefix("job_")): [one] for name, one in pages.items()}
-        self.reflexes.heard(self.now_s, seen, GPUS)
+        self.reflexes.heard(self.now_s, seen, GPUS, self.meters)
 
     def runs(self) -> list[int]:
         """Who is not asked to wait."""
@@ -103,3 +116,57 @@ def test_a_job_that_imports_makes_room_at_once() -> None:
     for _ in range(2):
         node.look(job_7=IMPORTING, job_8=HELD)
     assert node.runs() == [NEW]
+
+
+def holdable(minibatches: int, held: Held = Held.NO, asked: Request = Request.NONE) -> Block:
+    """A process that can be stopped without a boundary."""
+    able = Capability.BOUNDARIES | Capability.HOLDABLE
+    told = Progress(pid=42, phase=Phase.TRAINING, minibatches=minibatches, capabilities=able)
+    return Block(
+        *(Path("page"), IDENTITY, -1, replace(told, held=held)), Directive(epoch=2, request=asked)
+    )
+
+
+def node_with_a_job_at_rest() -> Node:
+    """An old job has not used its GPU for ten seconds, and a new one has loaded."""
+    node = Node(OLD, NEW)
+    node.meters[OLD] = JobMeter(resident_mib=300, gpu_pids=frozenset({42}), quiet_since_s=1.0)
+    node.now_s = 11.0
+    node.look(job_7=holdable(200), job_8=LOADING)
+    node.look(job_7=holdable(200), job_8=HELD)
+    return node
+
+
+def test_a_job_at_rest_is_asked_to_hold_and_the_new_one_runs_when_it_does() -> None:
+    """Not before: until its page says so it may still begin an operation."""
+    node = node_with_a_job_at_rest()
+    assert node.reflexes.wanted(OLD).held
+    assert node.reflexes.hurries
+    assert node.runs() == []
+    for _ in range(2):
+        node.look(job_7=holdable(200, Held.YES, Request.HOLD), job_8=HELD)
+    assert node.runs() == [NEW]
+    assert node.reflexes.wanted(NEW).cap_bytes > 0
+    assert not node.reflexes.hurries, "a job that is held is in nobody's way"
+
+
+def test_a_job_that_waits_is_told_who_has_the_turn_and_since_when() -> None:
+    """By the clock on the wall."""
+    node = node_with_a_job_at_rest()
+    for _ in range(2):
+        node.look(job_7=holdable(200, Held.WAITED_FOR, Request.HOLD), job_8=HELD)
+    told = node.reflexes.told(OLD)
+    assert told["turn_holder"] == NEW
+    assert told["turn_since_s"] == pytest.approx(time.time(), abs=5)
+    assert told["node_reason"] == "held_idle"
+    assert "turn_holder" not in node.reflexes.told(NEW)
+
+
+def test_only_a_job_of_one_process_can_be_held() -> None:
+    """Ranks may be in a collective; what is on the GPU without a page goes on."""
+    page_of_it, meter = holdable(3), JobMeter(gpu_pids=frozenset({42}))
+    assert report(1.0, OLD, [page_of_it], GPUS, meter).can_hold
+    assert not report(1.0, OLD, [page_of_it, holdable(3)], GPUS, meter).can_hold
+    assert not report(1.0, OLD, [training(3)], GPUS, meter).can_hold
+    meter.gpu_pids = frozenset({42, 43})
+    assert not report(1.0, OLD, [page_of_it], GPUS, meter).can_hold

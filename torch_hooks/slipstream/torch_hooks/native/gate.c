@@ -69,7 +69,7 @@ uint64_t slip_torch_add(void** (*start)(void**, const void*), void (*end)(const 
   }
   struct callback callback = {.start = start, .end = end, .sampling_probability = 1.0};
   callback.scopes[FUNCTION_SCOPE] = true;
-  uint64_t added = ((uint64_t(*)(struct callback))find(ADD))(callback);
+  uint64_t added = ((uint64_t (*)(struct callback))find(ADD))(callback);
   *missing = added ? NULL : "torch did not take the callback";
   return added;
 }
@@ -93,7 +93,8 @@ static void** before_operator(void** context, const void* function) {
     } else {
       slip_gate_operator(hash_of(name));
     }
-  } else if (counted_name[0] && pthread_equal(counted_thread, pthread_self()) && strcmp(name, counted_name) == 0) {
+  } else if (counted_name[0] && pthread_equal(counted_thread, pthread_self()) &&
+             strcmp(name, counted_name) == 0) {
     counted++;
   }
   return context;
