@@ -100,6 +100,17 @@ class Idle:
             self.counts.with_suffix(".beat").write_text(str(time.monotonic()))
             time.sleep(0.01)
 
+    def load(self) -> None:
+        """What torch does before it has a device, until the test has seen enough of it."""
+        asked = self.counts.with_suffix(".ask")
+        while not asked.exists():
+            torch.ones(2).add(1)
+            self.count()
+            time.sleep(0.001)
+
+    def loading(self) -> None:
+        """It was before the first mini-batch."""
+
     def sleep(self) -> None:
         """Nothing, then one forward pass each time the test asks for it."""
         asked = self.counts.with_suffix(".ask")
@@ -162,6 +173,8 @@ def on_occupancy(counts: Path, how: str, steps: int) -> None:
 def run(counts: Path, how: str, steps: int, use: Use) -> None:
     """Train, reach no boundary for a while, train on."""
     training = Training(use)
+    if how == "loading":
+        Idle(training, counts).load()
     training.minibatches(FIRST)
     getattr(Idle(training, counts), how)()
     training.minibatches(steps)

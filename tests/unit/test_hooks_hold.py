@@ -224,6 +224,23 @@ def test_other_threads_of_python_go_on_while_an_operator_stands(tmp_path: Path) 
         job.result()
 
 
+def test_a_job_that_loads_goes_on_to_its_first_use_of_a_device(
+    tmp_path: Path, undisturbed: str
+) -> None:
+    """What it prepares on the CPU is in nobody's way; there it stands with nothing on the GPU."""
+    with training(tmp_path, "loading") as job:
+        job.until(lambda: job.count() > FEW)
+        job.asks(Request.HOLD)
+        job.until(lambda: job.says(Held.YES))
+        before = job.count()
+        job.until(lambda: job.count() > before + FEW)
+        job.mark(".ask").touch()
+        job.until(lambda: job.page.progress.phase == Phase.PAUSED)
+        assert job.page.progress.minibatches == 0
+        job.asks(Request.NONE)
+        assert job.result() == undisturbed
+
+
 def test_a_held_job_that_comes_to_a_boundary_parks_there(
     tmp_path: Path, undisturbed: str, node: dict[str, str]
 ) -> None:

@@ -80,6 +80,22 @@ def test_what_others_had_while_a_job_rested_is_not_owed_to_it() -> None:
     assert ran[0] == pytest.approx(ran[1], abs=15)
 
 
+def test_a_job_of_long_minibatches_may_leave_the_gpu_unused_for_longer() -> None:
+    """It waits for its data: two of its mini-batches long, not more than a turn."""
+    world = World(replace(RULES, turn_s=30.0)).gpus("a")
+    world.arrive(shared(1), can_hold=True, alone_s=4.0)
+    world.arrive(shared(2), can_hold=True)
+    world.run(50)
+    while world.machine.wheel.members[1].turn is not Turn.RUNNING:
+        world.run(0.1)
+    world.run(10)
+    rested_s = world.now_s
+    world.bodies[1].rests = True
+    world.run(15)
+    ((at_s, _),) = holds(world)
+    assert 7.5 < at_s - rested_s < 9.5
+
+
 def test_a_validation_is_stopped_after_two_turns_without_a_boundary() -> None:
     """Not before: it may be about to end. From then on it has its turns as others do."""
     world = pair()

@@ -73,7 +73,9 @@ SENTENCE: Final[Mapping[NodeReason, str]] = {
     NodeReason.FIRST_MINIBATCHES: "It is new: its first mini-batches come first.",
     NodeReason.WAITS_FOR_TURN: "Another shared job has its turn on this GPU.",
     NodeReason.HIGHER_PRIORITY: "A shared job of higher priority has this GPU.",
-    NodeReason.PARK_LATE: "It did not park in time and keeps the GPU; this is charged to it.",
+    NodeReason.PARK_LATE: (
+        "It reaches no boundary and cannot be stopped without one: it keeps the GPU, charged to it."
+    ),
     NodeReason.HELD_IDLE: "It did not use the GPU in its turn: it stops at its next use of it.",
     NodeReason.HELD_BUSY: "It reached no boundary for two turns: it stands still at an operator.",
     NodeReason.LATE_NO_ROOM: (

@@ -87,8 +87,9 @@ class NodeRules:
     park_wait_s: float = 30.0
     """A job that has not parked by then keeps the GPU for another turn."""
     idle_pass_s: float = 5.0
-    """A job that has not used the GPU for so long in its turn, and reached no boundary, is held at
-    its next device operation, and the next job has its turn."""
+    """A job that has not used the GPU for so long in its turn, or for two of its mini-batches if
+    that is longer (but no longer than a turn), and reached no boundary, is held at its next device
+    operation, and the next job has its turn."""
     late_turns: float = 2.0
     """A job that uses the GPU and reaches no boundary for so many turns is held at an operator."""
     unknown_room_pct: float = 50.0

@@ -68,6 +68,8 @@ class Member:
     """Whether it can be stopped at its next device operation."""
     quiet_since_s: float | None = None
     boundary_at_s: float = 0.0
+    minibatch_s: float = 0.0
+    """How long its last ones took, in one turn."""
     rests: bool = False
     """It does not use the GPU in its turn, and another job could."""
     holding: bool = False

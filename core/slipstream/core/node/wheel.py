@@ -94,6 +94,9 @@ class Wheel:
     def heard(self, told: JobReported) -> bool:
         """A job says how far it is; whether that may change who runs."""
         member = self.members[told.job_id]
+        done = told.minibatches - member.minibatches
+        if done > 0 and member.began_at_s <= member.boundary_at_s < told.boundary_at_s:
+            member.minibatch_s = (told.boundary_at_s - member.boundary_at_s) / done
         member.minibatches = told.minibatches
         changed = False
         member.is_starting = told.is_starting
@@ -202,13 +205,18 @@ class Wheel:
 
     def _idle_due_s(self) -> list[float]:
         """When jobs that do not use the GPU have had long enough; not what has been looked at."""
-        since = (
-            one.idle_from_s()
+        due = [
+            since_s + self._idle_pass_s(one)
             for one in self.members.values()
             if one.turn is not Turn.WAITING and one.may_be_held and not one.holding
-        )
-        due = [one + self.rules.idle_pass_s for one in since if one is not None]
+            if (since_s := one.idle_from_s()) is not None
+        ]
         return [one for one in due if one > self._advanced_at_s]
+
+    def _idle_pass_s(self, member: Member) -> float:
+        """How long it may leave the GPU unused: for longer if its mini-batches are long."""
+        longer_s = max(self.rules.idle_pass_s, 2 * member.minibatch_s)
+        return min(longer_s, max(self.rules.turn_s, self.rules.idle_pass_s))
 
     def waits_for(self, job_id: int) -> bool:
         """Whether it is waited for until a job says that it has left, or is back."""
@@ -430,7 +438,8 @@ class Wheel:
         idle_from_s = member.idle_from_s()
         if member.turn is Turn.WAITING or idle_from_s is None or not member.may_be_held:
             return False
-        return at_s - idle_from_s >= self.rules.idle_pass_s and self._another_fits(member)
+        is_long = at_s - idle_from_s >= self._idle_pass_s(member)
+        return is_long and self._another_fits(member)
 
     def _another_fits(self, member: Member) -> bool:
         """Whether a job that waits fits beside this one's memory, and that of those held before."""
