@@ -69,7 +69,7 @@ def shown(rig: Served, *words: str) -> list[str]:
 
 
 def test_jobs_are_filtered_as_squeue_does(rig: Served) -> None:
-    """Lists with commas, every filter must fit; a state is a phase or a reason."""
+    """Lists with commas, every filter must fit; a state is what `jobs` shows, or a reason."""
     everybody = [str(number) for number in range(1, 10)]
     assert shown(rig) == everybody
     assert shown(rig, "-j", "3,9,77") == ["3", "9"]
@@ -81,7 +81,7 @@ def test_jobs_are_filtered_as_squeue_does(rig: Served) -> None:
     assert shown(rig, "-n", "bert-large-1") == ["1"]
     typo = slipstream(rig, "jobs", "-t", "runs")
     assert typo.exit_code == 2
-    assert "-t runs: no phase and no reason; phases: submitted, lost, waiting" in typo.output
+    assert "-t runs: no state and no reason; states: submitted, lost, waiting" in typo.output
     rig.tell(looked(time.time(), replace(sight("17_3", request(99)), number=21)))
     assert shown(rig, "-j", "17") == shown(rig, "-j", "17_3") == ["17_3"]
 

@@ -237,7 +237,7 @@ def test_what_was_measured_is_told_until_the_seat_is_gone(task: Task) -> None:
     page = block(7, replace(TRAINS, last_boundary_ns=3000 * MS, saving_ns=250 * MS))
     measuring.look({7: seat(7, task)}, [page], [])
     page.progress = replace(page.progress, phase=Phase.ENDED, minibatches=21)
-    measuring.page(page)
+    measuring.page_left(page)
     measuring.look({7: seat(7)}, [], [])
     node = event(
         node="n1",

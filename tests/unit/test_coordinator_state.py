@@ -169,7 +169,7 @@ def test_an_event_says_who_sits_where() -> None:
     told = events.event(
         node="n1", at_s=5.0, window=window, seats=seats, owned=owned, progress=progress
     )
-    idle = {"minibatch": 0, "minibatch_ms": 0.0, "restorable": False}
+    idle = {"minibatch": 0, "minibatch_ms": 0.0, "restorable": False, "unattached": ""}
     assert told == {
         "v": 1,
         "node": "n1",
@@ -177,6 +177,7 @@ def test_an_event_says_who_sits_where() -> None:
         "enforces": True,
         "mode": "enforce",
         "mode_at_most": "enforce",
+        "ended": [],
         "pairs": [],
         "gpus": [
             {

@@ -20,6 +20,7 @@ pytestmark = pytest.mark.unit
 
 OF_THE_SIMULATOR = {Reason.RESERVING, Reason.WAITS_FOR_TURN}
 TO_WHO_ASKS = {
+    Reason.TRAINING_OVER,
     *(one for one in Reason if one.startswith(("moves_", "moving", "moved_", "park"))),
     *(Reason.NOT_RESTORABLE, Reason.NOT_ELASTIC, Reason.HAS_THAT_SIZE, Reason.NOT_PARKED),
 }

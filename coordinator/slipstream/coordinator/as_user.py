@@ -27,11 +27,16 @@ runpy.run_module(sys.argv.pop(1), run_name="__main__")
 
 def running(module: str) -> tuple[str, ...]:
     """The words that run a module of the hooks, which is never imported here."""
-    return (_python_for_all(), "-I", "-c", _RUN, module)
+    return (python_for_all(), "-I", "-c", _RUN, module)
 
 
-def started(uid: int, words: list[str], told: str = "") -> subprocess.Popen[str]:
-    """A process of the user's; `told` is what it can read, less than a pipe holds."""
+def started(
+    uid: int, words: list[str], told: str = "", group: int | None = None
+) -> subprocess.Popen[str]:
+    """A process of the user's, of its own group unless told; `told` is what it can read.
+
+    That is less than a pipe holds.
+    """
     process: subprocess.Popen[str] = subprocess.Popen(  # type: ignore[call-overload]  # by name
         words,
         cwd="/",
@@ -41,7 +46,7 @@ def started(uid: int, words: list[str], told: str = "") -> subprocess.Popen[str]
         stderr=subprocess.PIPE,
         text=True,
         umask=0o077,
-        **_as_user(uid),
+        **_as_user(uid, group),
     )
     if told and process.stdin:
         try:
@@ -72,17 +77,18 @@ def last_words(ended: subprocess.Popen[str]) -> tuple[str, str]:
     return found[0], found[1]
 
 
-def _as_user(uid: int) -> dict[str, int | list[int]]:
+def _as_user(uid: int, group: int | None) -> dict[str, int | list[int]]:
     if os.geteuid() != 0:
         return {}
-    try:
-        group = pwd.getpwuid(uid).pw_gid
-    except KeyError:
-        group = uid
+    if group is None:
+        try:
+            group = pwd.getpwuid(uid).pw_gid
+        except KeyError:
+            group = uid
     return {"user": uid, "group": group, "extra_groups": []}
 
 
-def _python_for_all() -> str:
+def python_for_all() -> str:
     """Ours, unless it is in a folder that users may not enter."""
     ours = Path(sys.executable)
     ways = {*ours.parents, *ours.resolve().parents}

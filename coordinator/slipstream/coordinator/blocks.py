@@ -96,10 +96,14 @@ class Block:
         """Whether a living process has attached its hooks to this page and not taken them away."""
         told = self.progress
         attached = Capability.BOUNDARIES in told.capabilities and told.phase != Phase.ENDED
-        return attached and self._is_claimed()
+        return attached and self.is_claimed
 
-    def _is_claimed(self) -> bool:
-        """Its writer holds a lock on it, which the kernel takes back when that process ends."""
+    @property
+    def is_claimed(self) -> bool:
+        """Whether a living process is its writer.
+
+        That process holds a lock on it, which the kernel takes back when the process ends.
+        """
         question = _LOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
         answer = fcntl.fcntl(self.descriptor, fcntl.F_GETLK, question)
         return int(_LOCK.unpack(answer)[0]) != fcntl.F_UNLCK

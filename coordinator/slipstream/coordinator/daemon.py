@@ -36,6 +36,7 @@ from slipstream.coordinator.seats import GpuUse, Seat, Task, choose, of_task
 from slipstream.coordinator.steps import speaks_for
 from slipstream.coordinator.switch import Switch
 from slipstream.coordinator.tenants import Tenant, Tenants
+from slipstream.coordinator.unattached import Unattached
 from slipstream.wire.control_block import ENVIRONMENT_VARIABLE, Identity, Role
 
 if TYPE_CHECKING:
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     from slipstream.coordinator.joining import Owner
     from slipstream.coordinator.requests import Request as Asked
     from slipstream.coordinator.settings import Settings
+    from slipstream.coordinator.unattached import Suspect
     from slipstream.core.classes import Mode
     from slipstream.wire.control_block import Progress
 
@@ -83,7 +85,8 @@ class Coordinator:
         self._procfs = procfs or ProcFs()
         self.preparing = Preparing(self.checkpoints, self._procfs)
         self.saver = Saver(self)
-        self.measuring = Measuring(self._procfs)
+        self.measuring = Measuring(self._procfs, settings.run_dir / "figures.json")
+        self.unattached = Unattached(self._procfs, str(settings.inject_dir))
         self._uses: list[ProcessUse] = []
         self._cgroups = DeviceCgroups(settings.cgroup_root, settings.node)
         self._blocks: dict[Path, blocks.Block] = {}
@@ -105,6 +108,7 @@ class Coordinator:
         for block in blocks.found(self.settings.blocks):
             self._blocks[block.path] = block
             self._seat_from(block, in_table)
+        self.measuring.recall(self.seats)
         self.scan()
         self.sweep(time.monotonic())
         store.save(self.settings.table, self.seats)
@@ -298,10 +302,13 @@ class Coordinator:
 
     def look(self) -> dict[str, Any]:
         """Read the pages; returns the event that says what is so now."""
+        began_ns = time.monotonic_ns()
         for block in self._blocks.values():
             block.refresh()
-        tells = self.nvml.tells
-        self.measuring.look(self.seats, self._blocks.values(), self._uses, tells=tells)
+        read_ns, tells = time.monotonic_ns() - began_ns, self.nvml.tells
+        self.measuring.look(
+            self.seats, self._blocks.values(), self._uses, tells=tells, read_ns=read_ns
+        )
         self.settle()
         progress = self.progress()
         self.measuring.count_waits(progress, lambda job: self.reflexes.wanted(job).share_pct)
@@ -314,6 +321,8 @@ class Coordinator:
             progress=progress,
             may_use=self.reflexes.told,
             measured=self.measuring.meters,
+            ended=[one.told for one in self.measuring.ended],
+            unattached=self.unattached.reasons(),
             pairs=self.reflexes.pairs(),
             enforces=self.reflexes.enforces,
             mode=self.cluster_mode.mode,
@@ -324,6 +333,11 @@ class Coordinator:
         """The scheduler says the cluster's mode; it counts, as far as this node may follow."""
         self.cluster_mode.hear(mode)
         self.reflexes.mode = self.cluster_mode.mode
+
+    def suspects(self, now_s: float) -> list[Suspect]:
+        """Tasks that may train without our hooks, if it is time to look at them."""
+        blocks, on_gpu = self._blocks.values(), self.measuring.on_gpu
+        return self.unattached.suspects(self.seats, blocks, on_gpu, now_s)
 
     def scan(self) -> None:
         """Look who runs here, flagged or not, and seat guests that were bound without us."""
@@ -430,7 +444,7 @@ class Coordinator:
             told = block.identity
             if not self._procfs.lives(told.asked_pid, told.asked_started_ticks):
                 block.refresh()
-                self.measuring.page(block)
+                self.measuring.page_left(block)
                 block.remove()
                 del self._blocks[path]
                 with contextlib.suppress(OSError):

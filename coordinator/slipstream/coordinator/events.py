@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from slipstream.coordinator.saver import restorable
 from slipstream.coordinator.seats import guests_of
+from slipstream.coordinator.training_counts import trained_ns
 from slipstream.core.classes import Mode
 from slipstream.wire.control_block import Phase
 
@@ -34,6 +35,8 @@ def event(  # noqa: PLR0913 (one for each that knows something)
     progress: Mapping[int, Iterable[Progress]],
     may_use: Callable[[int], Mapping[str, Any]] = lambda _: {},
     measured: Mapping[int, JobMeter] | None = None,
+    ended: Sequence[Mapping[str, Any]] = (),
+    unattached: Mapping[int, str] | None = None,
     pairs: Sequence[Mapping[str, Any]] = (),
     enforces: bool = True,
     mode: Mode = Mode.ENFORCE,
@@ -72,15 +75,17 @@ def event(  # noqa: PLR0913 (one for each that knows something)
                 **job_report(job, progress.get(job, ()), left=not seats[job].tasks),
                 **may_use(job),
                 **(_metered(meters[job]) if job in meters else {}),
+                "unattached": (unattached or {}).get(job, ""),
             }
             for job in sorted(seats)
         ],
+        "ended": list(ended),
         "pairs": list(pairs),
     }
 
 
 def job_report(job_id: int, pages: Iterable[Progress], *, left: bool = False) -> dict[str, Any]:
-    """One job from the pages of its processes: as far as its slowest that trains.
+    """One job from the pages of its present processes: as far as its slowest that trains.
 
     One whose last process has `left` keeps its seat for a moment, but has ended for all we know:
     the scheduler asks Slurm at once.
@@ -99,12 +104,8 @@ def job_report(job_id: int, pages: Iterable[Progress], *, left: bool = False) ->
 
 
 def _metered(meter: JobMeter) -> dict[str, Any]:
-    return {"waited_s": round(meter.waited_s, 1), "measured": _measured(meter)}
-
-
-def _measured(meter: JobMeter) -> dict[str, Any]:
-    """What the job has taken so far; its phases also when its last process has left."""
-    return {**meter.told(), **_phases(meter.pages.values())}
+    """Totals of this start, in place of what only its present processes say."""
+    return {**meter.figures(), "measured": meter.told()}
 
 
 def _phases(told: Iterable[Progress]) -> dict[str, float]:
@@ -116,16 +117,10 @@ def _phases(told: Iterable[Progress]) -> dict[str, float]:
         if page.first_boundary_ns:
             launch_ns = page.first_boundary_ns - page.started_ns - page.gated_ns
             times_ns.setdefault("launch_s", []).append(launch_ns)
-            times_ns.setdefault("train_s", []).append(_trained_ns(page))
+            times_ns.setdefault("train_s", []).append(trained_ns(page))
             times_ns.setdefault("save_s", []).append(page.saving_ns)
     # Users may write anything into their pages: a time that cannot be is 0.
     return {name: round(max(0, *all_ns) / 1e9, 3) for name, all_ns in times_ns.items()}
-
-
-def _trained_ns(page: Progress) -> int:
-    away_ns = page.saving_ns + page.baton_waited_ns + page.parked_ns
-    away_ns += page.paused_ns - page.gated_ns
-    return page.last_boundary_ns - page.first_boundary_ns - away_ns
 
 
 def _phase(told: Iterable[Progress], *, left: bool) -> Phase:
@@ -144,8 +139,12 @@ def what_matters(told: Mapping[str, Any]) -> tuple[Any, ...]:
             for gpu in told["gpus"]
         ),
         tuple(
-            (job["job_id"], job["phase"], job["restorable"], job.get("turn_holder"))
+            (
+                *(job["job_id"], job["phase"], job["restorable"]),
+                *(job.get("turn_holder"), job["unattached"]),
+            )
             for job in told["jobs"]
         ),
         tuple((tuple(one["jobs"]), tuple(one["rates"])) for one in told["pairs"]),
+        tuple((one["job_id"], one["began"]) for one in told["ended"]),
     )

@@ -1,19 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
 """What each job of this node has taken so far: for the history that estimates are made from.
 
-Everything is a total, a peak or a mean since the job was first seen, so that a report that is lost
-costs nothing while another one follows. After a restart of this daemon the kernel and the pages
-still tell most of it, and means go on from then.
+Everything is a total, a peak or a mean since this start of the job was first seen, so that a report
+that is lost costs nothing while another one follows. Totals are on disk, too: after a restart of
+this daemon they go on from there. When the last process of a start has left, its last figures are
+told until the scheduler has had them twice.
 """
 
 from __future__ import annotations
 
+import json
+import logging
 import os
 import time
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from math import sqrt
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from slipstream.coordinator import training_counts
+from slipstream.coordinator.processes import number
+from slipstream.coordinator.store import replace_file
+from slipstream.coordinator.training_counts import TrainingCounts
 from slipstream.wire.control_block import Phase
 
 if TYPE_CHECKING:
@@ -25,6 +32,8 @@ if TYPE_CHECKING:
     from slipstream.coordinator.processes import ProcFs
     from slipstream.coordinator.seats import Seat, Task
     from slipstream.wire.control_block import Progress
+
+_log = logging.getLogger(__name__)
 
 _TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
@@ -39,6 +48,17 @@ _LONGEST_TICK_S: Final = 5.0
 """More than that between two looks is no waiting: this daemon was stopped."""
 _WAITS: Final = {Phase.PAUSED, Phase.PARKED, Phase.WAITING_FOR_BATON}
 _NOT_YET_OR_OVER: Final = {Phase.UNCLAIMED, Phase.IMPORTING, Phase.LOADING, Phase.ENDED}
+_SAVE_EVERY_S: Final = 5.0
+_MOST_ENDED: Final = 256
+"""Starts that have ended whose last figures wait for a scheduler."""
+_TIMES_TOLD: Final = 2
+"""A scheduler that is killed over the first has the second."""
+_VERSION: Final = 1
+_KEPT: Final = (
+    *("alone", "alone_on_node", "gpu_memory_mib", "busy_s", "gpus", "restart", "began"),
+    *("parked_s", "share_s", "shared_s", "lived_s", "host_memory_mib", "waited_s"),
+)
+"""What is written down of a meter, beside what its processes have trained."""
 
 
 @dataclass(slots=True)
@@ -103,8 +123,17 @@ class JobMeter:
     busy_s: float = 0.0
     """How long GPUs worked for it, all of them together."""
     gpus: int = 0
-    pages: dict[Path, Progress] = field(default_factory=dict)
-    """What each of its processes said last."""
+    counts: TrainingCounts = field(default_factory=TrainingCounts)
+    """What its processes have trained, those that have left too."""
+    restart: int | None = None
+    """How often Slurm had requeued the job before this start; None: nobody could read it yet."""
+    began: int = 0
+    """When its first task here began, in clock ticks."""
+    parked_s: float = 0.0
+    share_s: float = 0.0
+    """Seconds of training times the share that was allowed in them (1 is all of the GPU)."""
+    shared_s: float = 0.0
+    """Seconds of training so far, as this daemon saw them go by."""
     cpu_s: dict[Task, float] = field(default_factory=dict)
     lived_s: float = 0.0
     host_memory_mib: int = 0
@@ -126,21 +155,49 @@ class JobMeter:
 
     def boundaries(self) -> tuple[int, int]:
         """When the last of its processes began to train, and when the first one last did."""
-        trained = [page for page in self.pages.values() if page.first_boundary_ns]
+        present = [page for page in self.counts.present() if page.first_boundary_ns]
+        trained = present or self.counts.trained()
         if not trained:
             return 0, 0
         first_ns = max(page.first_boundary_ns for page in trained)
         return first_ns, min(page.last_boundary_ns for page in trained)
 
+    def figures(self) -> dict[str, Any]:
+        """Totals of this start for the report: they only grow."""
+        counts = self.counts
+        found = {
+            "minibatch": counts.minibatches,
+            "restart": self.restart,
+            "began": self.began,
+            "resumed_at": counts.resumed_at,
+            "waited_s": round(self.waited_s, 1),
+            "parked_s": round(self.parked_s, 1),
+            "share_s": round(self.share_s, 1),
+            "shared_s": round(self.shared_s, 1),
+        }
+        return {**found, **self._times()}
+
+    def _times(self) -> dict[str, float]:
+        """How long it launched, trained and saved, as far as it has come."""
+        counts = self.counts
+        if not counts.crews:
+            return {}
+        times_ns = {
+            "launch_s": counts.launch_ns,
+            "train_s": counts.train_ns,
+            "save_s": counts.save_ns,
+        }
+        return {name: round(one / 1e9, 3) for name, one in times_ns.items()}
+
     def told(self) -> dict[str, Any]:
         """For the event; what was not measured is left out."""
-        trained = [page for page in self.pages.values() if page.first_boundary_ns]
+        trained = self.counts.trained()
         found: dict[str, Any] = {
             "alone": self.alone,
             "finished": bool(trained) and all(page.phase == Phase.ENDED for page in trained),
             "gpus": self.gpus,
             "busy_s": round(self.busy_s, 3),
-            "ranks": len(trained),
+            "ranks": self.counts.ranks,
             "cpu_s": round(sum(self.cpu_s.values()), 2),
             "lived_s": round(self.lived_s, 2),
             "host_memory_mib": self.host_memory_mib or None,
@@ -150,20 +207,45 @@ class JobMeter:
             found["gpu_use_pct"] = round(self.use.mean, 2)
             found["gpu_use_spread_pct"] = round(self.use.spread, 2)
         if trained:
-            found["minibatches"] = min(page.minibatches for page in trained)
+            found["minibatches"] = self.counts.minibatches
             found["minibatch_ms"] = max(map(_minibatch_ms, trained)) or None
         if self.wire and self.wire.seconds and self.alone_on_node:
             found["sent_mib"] = round(self.wire.sent_bytes / _MIB, 3)
             found["network_mbps"] = round(self.wire.sent_bytes * 8e-6 / self.wire.seconds, 3)
+        found |= self._times()
         return {name: value for name, value in found.items() if value is not None}
+
+    def kept(self) -> dict[str, Any]:
+        """What a restart of this daemon must not lose."""
+        return {**{name: getattr(self, name) for name in _KEPT}, "counts": self.counts.as_data()}
+
+
+@dataclass(slots=True)
+class Ended:
+    """The last figures of a start whose processes have all left."""
+
+    told: dict[str, Any]
+    times_told: int = 0
 
 
 class Measuring:
-    """The meters of all jobs that have a seat here."""
+    """The meters of all jobs that have a seat here.
 
-    def __init__(self, procfs: ProcFs) -> None:
+    Args:
+        procfs: who lives here.
+        path: where totals are kept over a restart; None: nowhere.
+    """
+
+    def __init__(self, procfs: ProcFs, path: Path | None = None) -> None:
         self.meters: dict[int, JobMeter] = {}
+        self.ended: list[Ended] = []
+        """Starts whose last process has left, while the scheduler may not know of it."""
+        self.on_gpu: dict[int, set[int]] = {}
+        """The processes of each job that hold memory of a GPU now."""
         self._procfs = procfs
+        self._path = path
+        self._saved: object = None
+        self._save_due_s = 0.0
         self._waits_at_s: float | None = None
         self._jobs: dict[int, int] = {}
         """Which job a process on a GPU is of; 0 for none of ours."""
@@ -176,24 +258,36 @@ class Measuring:
         now_s: float | None = None,
         *,
         tells: Collection[str] = (),
+        read_ns: int = 0,
     ) -> None:
-        """Take in what is so now, and forget jobs that have left.
+        """Take in what is so now; the last figures of jobs that have left are kept to be told.
 
-        `tells`: the GPUs of which it is known which process uses them.
+        `tells`: the GPUs of which it is known which process uses them. `read_ns` is how long it
+        took to read the pages.
         """
         now_s = time.monotonic() if now_s is None else now_s
+        self._let_go(seats)
         self.meters = {job: self.meters.get(job) or JobMeter() for job in seats}
+        pages: dict[int, dict[str, Progress]] = {job: {} for job in seats}
         for block in blocks:
-            self.page(block)
+            if block.identity.job_id in pages and block.progress.phase != Phase.UNCLAIMED:
+                pages[block.identity.job_id][_page_name(block)] = block.progress
+        for job, told in pages.items():
+            self.meters[job].counts.looked(told, read_ns)
         self._neighbours(seats)
         self._gpu(seats, uses, tells, now_s)
         for job, seat in seats.items():
             meter = self.meters[job]
             meter.gpus = max(meter.gpus, len(seat.gpu_uuids))
+            if meter.restart is None:
+                self._identify(meter, seat)
             if now_s >= meter.due_s:
                 self._processes(meter, seat, now_s)
                 young = meter.lived_s < _YOUNG_S
                 meter.due_s = now_s + (_OFTEN_S if young else _SELDOM_S)
+        if now_s >= self._save_due_s:
+            self._save_due_s = now_s + _SAVE_EVERY_S
+            self.save()
 
     def count_waits(
         self,
@@ -214,14 +308,78 @@ class Measuring:
             phases = _phases_of_training(progress.get(job, ()))
             if phases and phases <= _WAITS:
                 meter.waited_s += past_s
+                if Phase.PARKED in phases:
+                    meter.parked_s += past_s
             elif Phase.TRAINING in phases:
                 meter.waited_s += past_s * (1 - share_pct(job) / 100)
+                meter.share_s += past_s * share_pct(job) / 100
+                meter.shared_s += past_s
 
-    def page(self, block: Block) -> None:
-        """What a process said; called once more when it has ended."""
+    def page_left(self, block: Block) -> None:
+        """The last that a process said."""
         meter = self.meters.get(block.identity.job_id)
         if meter and block.progress.phase != Phase.UNCLAIMED:
-            meter.pages[block.path] = block.progress
+            meter.counts.left(_page_name(block), block.progress)
+            self._save_due_s = 0.0
+
+    def _identify(self, meter: JobMeter, seat: Seat) -> None:
+        """Which start of the job this is: what Slurm told its first task."""
+        for task in sorted(seat.tasks, key=lambda one: one.started_ticks):
+            environment = self._procfs.environment(task.pid)
+            meter.began = meter.began or task.started_ticks
+            if "SLURM_JOB_ID" in environment:  # before that it has not come to its own program
+                meter.restart = number(environment.get("SLURM_RESTART_COUNT", "")) or 0
+                return
+
+    # --- over the end of a job, and a restart of this daemon ------------------------------------
+
+    def _let_go(self, seats: Mapping[int, Seat]) -> None:
+        for job in self.meters.keys() - seats.keys():
+            meter = self.meters[job]
+            told = {"job_id": job, "phase": "ended", **meter.figures(), "measured": meter.told()}
+            self.ended.append(Ended(told))
+            self._save_due_s = 0.0
+        del self.ended[:-_MOST_ENDED]
+
+    def was_told(self, reports: Sequence[Mapping[str, Any]]) -> None:
+        """The scheduler has taken these last figures."""
+        for one in self.ended:
+            one.times_told += any(one.told is report for report in reports)
+        self.ended = [one for one in self.ended if one.times_told < _TIMES_TOLD]
+        self._save_due_s = 0.0
+
+    def save(self) -> None:
+        """Write totals down, if there is anything new."""
+        content = {
+            "v": _VERSION,
+            "jobs": {str(job): one.kept() for job, one in self.meters.items()},
+            "ended": [asdict(one) for one in self.ended],
+        }
+        if self._path is None or content == self._saved:
+            return
+        try:
+            replace_file(self._path, content)
+            self._saved = content
+        except OSError as error:
+            _log.warning("%s cannot be written, a restart would lose totals: %s", self._path, error)
+
+    def recall(self, seats: Mapping[int, Seat]) -> None:
+        """Take up what an earlier coordinator wrote; of jobs that have left, as ended."""
+        if self._path is None:
+            return
+        try:
+            content = json.loads(self._path.read_text())
+            if content["v"] != _VERSION:
+                raise ValueError(f"version {content['v']}")  # noqa: TRY301 (told like the others)
+            self.ended = [Ended(**one) for one in content["ended"]]
+            self.meters = {int(job): _meter(one) for job, one in content["jobs"].items()}
+        except FileNotFoundError:
+            return
+        except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
+            _log.warning("%s holds no totals, they begin anew: %r", self._path, error)
+            self.meters, self.ended = {}, []
+        self._let_go(seats)
+        self.meters = {job: one for job, one in self.meters.items() if job in seats}
 
     def _neighbours(self, seats: Mapping[int, Seat]) -> None:
         on: dict[str, list[int]] = {}
@@ -248,10 +406,12 @@ class Measuring:
         pids: dict[int, set[int]] = {}
         shares: dict[tuple[int, str], float] = {}
         spans: dict[str, tuple[int, int]] = {}
+        self.on_gpu = {}
         for use in uses:
             job = self._job_of(use.pid, tasks)
             if not job:
                 continue
+            self.on_gpu.setdefault(job, set()).add(use.pid)
             key = (job, use.uuid)
             pids.setdefault(job, set()).add(use.pid)
             held[key] = held.get(key, 0) + use.memory_bytes
@@ -333,6 +493,14 @@ def _phases_of_training(pages: Sequence[Progress]) -> set[Phase]:
     alive = [page for page in pages if page.phase not in _NOT_YET_OR_OVER]
     trained = [page for page in pages if page.minibatches and page.phase != Phase.ENDED]
     return {page.shown_phase for page in trained or alive}
+def _meter(told: Mapping[str, Any]) -> JobMeter:
+    counts = training_counts.from_data(told["counts"])
+    return JobMeter(counts=counts, **{name: told[name] for name in _KEPT})
+
+
+def _page_name(block: Block) -> str:
+    """Of one job: its step, its task and who asked for it."""
+    return block.path.name
 
 
 def _minibatch_ms(page: Progress) -> float:

@@ -86,9 +86,16 @@ class State(Collector):
             seats.add_metric([role], roles.count(role))
         for job, pages in self._coordinator.progress().items():
             told = job_report(job, pages)
-            done.add_metric([str(job)], told["minibatch"])
+            meter = self._coordinator.measuring.meters.get(job)
+            total = meter.counts.minibatches if meter else told["minibatch"]
+            done.add_metric([str(job)], total)
             phase.add_metric([str(job), told["phase"]], 1)
         yield from (seats, done, phase)
+        yield GaugeMetricFamily(
+            "slipstream_unattached_jobs",
+            "Jobs that train or use the GPU without our hooks",
+            value=len(self._coordinator.unattached.reasons()),
+        )
 
     def _reflexes(self) -> Iterator[Metric]:
         """What owners lose, what guests may use, and what was decided."""
@@ -132,6 +139,7 @@ class State(Collector):
             "slipstream_block_faults": one.block_faults(),
             "slipstream_device_grants_refused": one.grants_refused,
             "slipstream_guests_stopped": one.orders.times_stopped,
+            "slipstream_unattached_lines_failed": one.unattached.lines_failed,
             "slipstream_nvml_errors": one.nvml_errors,
             "slipstream_checkpoints_spilled": one.checkpoints.spilled,
             "slipstream_moves_prepared": one.preparing.fetched,

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _UID = re.compile(rb"^Uid:\t(\d+)", re.MULTILINE)
+_GID = re.compile(rb"^Gid:\t(\d+)", re.MULTILINE)
 _NUMBER = re.compile(r"[0-9]{1,10}")
 _INDICES = re.compile(r"[0-9]{1,4}(,[0-9]{1,4})*")
 _MOST_KIN = 1024
@@ -110,6 +111,22 @@ class ProcFs:
         text = self._read(pid, "environ").decode(errors="replace")
         pairs = (entry.partition("=") for entry in text.split("\0"))
         return {name: value for name, equals, value in pairs if equals}
+
+    def real_gid(self, pid: int) -> int | None:
+        """Its group; None if it is gone."""
+        told = _GID.search(self._read(pid, "status"))
+        return int(told[1]) if told else None
+
+    def head(self, pid: int, name: str, most_bytes: int) -> bytes:
+        """The first bytes of a file of it, which its user may have made long."""
+        found = bytearray()
+        try:
+            with open(f"{self.root}/{pid}/{name}", "rb", buffering=0) as file:  # noqa: PTH123 (as below)
+                while len(found) < most_bytes and (part := file.read(most_bytes - len(found))):
+                    found += part
+        except OSError:
+            pass
+        return bytes(found)
 
     def _read(self, pid: int, name: str) -> bytes:
         try:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from slipstream.coordinator.settings import Settings
+    from slipstream.coordinator.unattached import Finding
 
 _log = logging.getLogger(__name__)
 
@@ -152,6 +153,9 @@ class _Clock:
         self._told: tuple[Any, ...] = ()
         self._called: list[dict[str, Any]] = []
         self._sending: asyncio.Task[bool] | None = None
+        self._sent: dict[str, Any] = {"ended": []}
+        """What is on its way."""
+        self._looking: asyncio.Task[list[Finding]] | None = None
 
     async def tick(self) -> None:
         """What is due now. An error in one tick is told and the next one comes."""
@@ -174,6 +178,7 @@ class _Clock:
             self._coordinator.saver.tick(now_s)
             self._coordinator.preparing.tick()
             await self._tell_saved()
+            self._find_unattached(now_s)
             self._report(now_s)
             await self._call(now_s)
         except OSError:
@@ -203,11 +208,33 @@ class _Clock:
             self._call_due_s = now_s + REPEATED_EVERY_S
             self._called = calls if await node.link.send({**told, "calls": calls}) else []
 
+    def _find_unattached(self, now_s: float) -> None:
+        """Look for trainings without hooks, in a thread: nobody waits for what /proc answers."""
+        node, looking = self._coordinator, self._looking
+        node.unattached.tidy(now_s)
+        if looking is not None and not looking.done():
+            return
+        due = node.suspects(now_s)
+        if looking is not None:
+            self._looking = None
+            try:
+                node.unattached.found(looking.result(), now_s)
+            except Exception:  # noqa: BLE001 (whatever users make /proc look like, the tick goes on)
+                _log.exception("looking for trainings without hooks failed")
+        if due:
+            on_gpu = set().union(*node.measuring.on_gpu.values())
+            self._looking = asyncio.create_task(
+                asyncio.to_thread(node.unattached.look, due, on_gpu)
+            )
+
     def _report(self, now_s: float) -> None:
         told = self._coordinator.look()
         matters = what_matters(told)
         if self._sending and not self._sending.done():
             return  # what changed meanwhile is seen again at the next tick
+        if self._sending and self._sending.result() and self._sent["ended"]:
+            self._coordinator.measuring.was_told(self._sent["ended"])
+        self._sending = None
         if matters != self._published:  # on disk before anybody hears of it: we may be killed then
             self._coordinator.publish_closed_gpus()
             self._published = matters
@@ -218,4 +245,5 @@ class _Clock:
             return
         self._told = (link.joined, matters)
         self._heartbeat_due_s = now_s + HEARTBEAT_S
+        self._sent = told
         self._sending = asyncio.create_task(self._coordinator.link.send(told))

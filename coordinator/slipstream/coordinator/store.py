@@ -24,8 +24,12 @@ class StoreError(RuntimeError):
 
 def save(path: Path, seats: Mapping[int, Seat]) -> None:
     """Replace the table; after a kill at any moment there is the old one or the new one."""
+    replace_file(path, {"v": VERSION, "seats": [asdict(seats[job]) for job in sorted(seats)]})
+
+
+def replace_file(path: Path, content: object) -> None:
+    """Write JSON that only root reads; after a kill there is the old file or the new one."""
     draft = path.with_name(f".{path.name}.new")
-    content = {"v": VERSION, "seats": [asdict(seats[job]) for job in sorted(seats)]}
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     with os.fdopen(descriptor, "w") as file:
         json.dump(content, file)

@@ -14,6 +14,7 @@ from typing import TypeAlias
 from slipstream.core.advice import Advice  # noqa: TC001
 from slipstream.core.classes import Mode  # noqa: TC001
 from slipstream.core.extending import Wait  # noqa: TC001
+from slipstream.core.figures import Figures  # noqa: TC001
 from slipstream.core.moves import Left, Saga  # noqa: TC001
 from slipstream.core.packing import Paired  # noqa: TC001
 from slipstream.core.parking import Parked  # noqa: TC001
@@ -78,6 +79,8 @@ class NodeReported:
     """The mode it follows by now; None: a coordinator that does not say."""
     mode_at_most: Mode | None = None
     """The most that its own setting lets it follow."""
+    ended: tuple[Training, ...] = ()
+    """The last figures of starts whose processes have all left the node; told more than once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,6 +233,7 @@ class StateRestored:
     upgrades: tuple[Upgraded, ...] = ()
     pairs: tuple[Paired, ...] = ()
     parked: tuple[Parked, ...] = ()
+    figures: tuple[Figures, ...] = ()
     idle_since_s: float | None = None
 
 

@@ -37,6 +37,8 @@ def refusal(state: State, event: ParkAsked) -> Reason | None:
     if not event.parked:
         return None if event.key in state.parked else Reason.NOT_PARKED
     record = state.jobs.get(event.key)
+    if record is not None and record.phase in (Phase.ENDED, Phase.COMPLETING):
+        return Reason.TRAINING_OVER
     if record is None or record.phase is not Phase.RUNNING or record.sight is None:
         return Reason.PARKS_ONLY_RUNNING
     if not record.token:
@@ -94,8 +96,11 @@ def _against(state: State, record: JobRecord) -> Reason | None:
         return Reason.PARKS_ONE_NODE_ONLY
     report = state.reports.get(record.sight.nodes[0])
     number = str(record.sight.number)
-    if report is None or not any(job.ref == number and job.minibatch for job in report.jobs):
+    told = [job for job in (report.jobs if report else ()) if job.ref == number and job.minibatch]
+    if report is None or not told:
         return Reason.PARKS_ONLY_TRAINING
+    if all(job.phase == "ended" for job in told):
+        return Reason.TRAINING_OVER
     return None if report.enforces else Reason.PARKS_NOT_THERE
 
 

@@ -54,6 +54,7 @@ class Reason(StrEnum):
     PARKS_NO_OWNER = "parks_no_owner"
     PARKS_ONE_NODE_ONLY = "parks_one_node_only"
     PARKS_NOT_THERE = "parks_not_there"
+    TRAINING_OVER = "training_over"
     NOT_PARKED = "not_parked"
     # We leave it to Slurm.
     LEFT_TO_SLURM = "left_to_slurm"
@@ -101,6 +102,7 @@ SENTENCE: Final[Mapping[Reason, str]] = {
     Reason.PARKS_NO_OWNER: "It owns its GPUs and is not of class shared: nobody parks it.",
     Reason.PARKS_ONE_NODE_ONLY: "It runs on several nodes; of those only shared jobs are parked.",
     Reason.PARKS_NOT_THERE: "Its node is not in mode enforce: 'slipstream mode' says why.",
+    Reason.TRAINING_OVER: "Its training has ended: there is nothing left to park.",
     Reason.NOT_PARKED: "No operator has parked it.",
     Reason.LEFT_TO_SLURM: "It carries no Slipstream flag: Slurm alone decides about it.",
     Reason.SHAPE_NOT_HANDLED: "It asks for GPUs in a way that is left to Slurm untouched.",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from slipstream.core import extending, moving, packing
+from slipstream.core import extending, figures, moving, packing
 from slipstream.core.sitting import felt
 
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ def reported(state: State, report: NodeReported) -> tuple[bool, list[Command]]:
     """Take it in; whether decisions may differ by it, and what is to be done at once."""
     before = state.reports.get(report.node)
     state.reports[report.node] = report
+    figures.reported(state, report)
     moving.reported(state, report)
     packing.reported(state, before, report)
     changes = before is None or felt(before) != felt(report)

@@ -194,7 +194,21 @@ class Training:
     restorable: bool = False
     """Whether all its processes on the node can be saved, and go on elsewhere."""
     waited_s: float = 0.0
-    """How long it stood still or was held back for others, since its coordinator has seen it."""
+    """How long it stood still or was held back for others, in this start."""
+    parked_s: float = 0.0
+    """How much of that it was parked."""
+    share_s: float = 0.0
+    """Seconds of training times the share of the GPU that was allowed in them (1 is all of it)."""
+    shared_s: float = 0.0
+    """Of how many seconds of training the share is known."""
+    restart: int | None = None
+    """How often Slurm had requeued the job before this start; None: its node does not know."""
+    began: int = 0
+    """When its first task on the node began, in clock ticks: tells two parts of a start apart."""
+    resumed_at: int = 0
+    """The mini-batch of an earlier start that this one went on from; 0: it does not say."""
+    unattached: str = ""
+    """Why a process of it trains or uses the GPU without our hooks; empty: none does."""
     share_pct: float | None = None
     """What it may use of its GPUs' time, or would be allowed to; None: its node does not say."""
     cap_mib: int | None = None

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from slipstream.core.advice import Advice
     from slipstream.core.extending import Wait
+    from slipstream.core.figures import Figures
     from slipstream.core.moves import Left, Saga
     from slipstream.core.packing import Paired
     from slipstream.core.parking import Parked
@@ -58,6 +59,8 @@ class State:
     """What two families of guests did together on one GPU, the latest last."""
     parked: dict[str, Parked] = field(default_factory=dict)
     """What operators have parked, by the jobs' keys."""
+    figures: dict[str, Figures] = field(default_factory=dict)
+    """What jobs have done in all their starts, by their keys: also of those that have ended."""
     placeholders: dict[str, None] = field(default_factory=dict)
     """The keys of jobs that hold GPUs for guests."""
     _numbers: dict[str, str] = field(default_factory=dict)
@@ -85,6 +88,7 @@ class State:
         self.waits.pop(key, None)
         self.upgrades.pop(key, None)
         self.parked.pop(key, None)
+        self.figures.pop(key, None)
         self.placeholders.pop(key, None)
         number = str(record.sight.number) if record and record.sight else ""
         if self._numbers.get(number) == key:
@@ -99,6 +103,16 @@ class State:
     def numbered(self, number: str) -> JobRecord | None:
         """The job that nodes know by this number."""
         return self.jobs.get(self._numbers.get(number, ""))
+
+    def key_of(self, name: str) -> str:
+        """The key of the job that somebody means by `name`: 12, 12_3 or Slurm's number of 12_3.
+
+        The number of an array is also that of one of its tasks, and then means no single job.
+        """
+        record = self.numbered(name) if name not in self.jobs else None
+        if record is None or record.key.startswith(f"{name}_"):
+            return name
+        return record.key
 
     def fresh_reports(self, at_s: float) -> dict[str, NodeReported]:
         """What nodes reported, but for what is too old to be true."""
@@ -151,6 +165,7 @@ class State:
             upgrades=tuple(self.upgrades.values()),
             pairs=tuple(self.pairs.values()),
             parked=tuple(self.parked.values()),
+            figures=tuple(self.figures.values()),
             idle_since_s=self.idle_since_s,
         )
 
@@ -174,6 +189,7 @@ def restored(event: StateRestored) -> State:
         upgrades={one.key: one for one in event.upgrades},
         pairs={one.families: one for one in event.pairs},
         parked={one.key: one for one in event.parked},
+        figures={one.key: one for one in event.figures},
         idle_since_s=event.idle_since_s,
     )
     for record in event.jobs:

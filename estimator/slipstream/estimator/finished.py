@@ -3,14 +3,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import ceil, sqrt
 from statistics import fmean
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from slipstream.estimator.runs import Run
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable
+    from collections.abc import Callable, Collection, Iterable, Sequence
 
     from slipstream.core.sights import Measured
     from slipstream.estimator.history import Asked
@@ -57,6 +58,56 @@ def run_of(key: str, ended_s: float, asked: Asked, nodes: Collection[Measured]) 
         sent_mib=_sum(one.sent_mib for one in nodes),
         device_s=round(sum(one.busy_s for one in nodes) / gpus, 3),
     )
+
+
+def with_earlier(run: Run, starts: Sequence[Collection[Measured]], again: int) -> Run:
+    """The run with what earlier starts did, from which the last one went on.
+
+    `again` are the mini-batches that were not in the checkpoint and were done once more: such a job
+    needs them once.
+    """
+    if not starts:
+        return run
+    before = [_took(nodes) for nodes in starts]
+    minibatches = None
+    if run.minibatches is not None:
+        minibatches = max(0, run.minibatches + sum(one.minibatches for one in before) - again)
+    gpus = max(1, run.gpus)
+    return replace(
+        run,
+        run_s=_more(run.run_s, (one.lived_s for one in before)),
+        train_s=_more(run.train_s, (one.train_s for one in before)),
+        save_s=_more(run.save_s, (one.save_s for one in before)),
+        minibatches=minibatches,
+        cpu_s=_more(run.cpu_s, (one.cpu_s for one in before)),
+        device_s=_more(run.device_s, (one.busy_s / gpus for one in before)),
+    )
+
+
+class _Took(NamedTuple):
+    """One start on all its nodes."""
+
+    lived_s: float
+    train_s: float
+    save_s: float
+    minibatches: int
+    cpu_s: float
+    busy_s: float
+
+
+def _took(nodes: Collection[Measured]) -> _Took:
+    return _Took(
+        max((one.lived_s for one in nodes), default=0.0),
+        _of(max, (one.train_s for one in nodes)) or 0.0,
+        _of(max, (one.save_s for one in nodes)) or 0.0,
+        _of(min, (one.minibatches for one in nodes)) or 0,
+        sum(one.cpu_s for one in nodes),
+        sum(one.busy_s for one in nodes),
+    )
+
+
+def _more(known: float | None, more: Iterable[float]) -> float | None:
+    return None if known is None else round(known + sum(more), 3)
 
 
 def _of(

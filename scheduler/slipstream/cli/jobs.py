@@ -15,13 +15,17 @@ if TYPE_CHECKING:
 
 COLOURS: Final = {
     "running": "green",
+    "waits_for_turn": "magenta",
+    "paused": "magenta",
+    "parked": "magenta",
     "waiting": "yellow",
     "suspended": "magenta",
     "completing": "cyan",
     "lost": "red",
 }
-STANDS_STILL: Final = ("paused", "parked")
-"""What a node says of a process that has its place in Slurm, and waits for others."""
+STANDS_STILL: Final = ("waits_for_turn", "paused", "parked")
+"""What a job may do that runs for Slurm: it has its place, and stands still for others."""
+NOT_ATTACHED: Final = "not_attached"
 _FILTERS: Final = ("user", "state", "partition", "account", "name")
 
 
@@ -31,7 +35,7 @@ _FILTERS: Final = ("user", "state", "partition", "account", "name")
 @click.option("--all", "every", is_flag=True, help="Also those that have ended.")
 @click.option("-j", "--jobs", "numbers", metavar="LIST", help="Only these, as in 12,14_3.")
 @click.option("-u", "--user", metavar="LIST", help="Only of these users.")
-@click.option("-t", "--state", metavar="LIST", help="Only in these phases, or of these reasons.")
+@click.option("-t", "--state", metavar="LIST", help="Only in these states, or of these reasons.")
 @click.option("-p", "--partition", metavar="LIST", help="Only in these partitions.")
 @click.option("-A", "--account", metavar="LIST", help="Only of these accounts.")
 @click.option("-n", "--name", metavar="LIST", help="Only of these names.")
@@ -45,12 +49,19 @@ def jobs(
 ) -> None:
     """Show the jobs: class, role, where they run, or why they wait.
 
+    A job that runs for Slurm is shown as running, or as what it does instead: waits_for_turn (other
+    jobs have its GPU for now), paused (it stands still, its memory stays on the GPU) or parked (its
+    memory is in the host's). A job marked 'not attached' trains or uses the GPU without our hooks:
+    'slipstream why JOB' says why and what to do.
+
     Filters are squeue's: lists with commas; a job must fit all that are given.
 
     \b
     Examples:
       slipstream jobs
       slipstream jobs -u ada -t waiting
+      slipstream jobs -t parked,paused,waits_for_turn
+      slipstream jobs -t not_attached
       slipstream jobs --json | jq '.jobs[] | select(.role == "guest")'
     """
     if wanted["state"]:
@@ -62,7 +73,7 @@ def jobs(
     if as_json:
         show_json(answer)
         return
-    head = ("job", "name", "user", "class", "role", "GPUs", "phase", "nodes", "reason")
+    head = ("job", "name", "user", "class", "role", "GPUs", "state", "nodes", "reason")
     show(head, map(_row, answer["jobs"]), colours=COLOURS)
     if banner := banner_of(answer):
         click.secho(banner, fg="yellow")
@@ -73,11 +84,12 @@ def _check_states(listed: str) -> None:
     from slipstream.core.reasons import Reason  # noqa: PLC0415 (most do not ask for it)
     from slipstream.core.records import Phase  # noqa: PLC0415 (the same)
 
-    known = {*map(str, Phase), *map(str, Reason)}
+    states = (*map(str, Phase), *STANDS_STILL, NOT_ATTACHED)
+    known = {*states, *map(str, Reason)}
     for word in listed.split(","):
         if word.strip().lower() not in known:
             raise click.UsageError(
-                f"-t {word.strip()}: no phase and no reason; phases: {', '.join(Phase)}; reasons "
+                f"-t {word.strip()}: no state and no reason; states: {', '.join(states)}; reasons "
                 "are in docs/operations.md"
             )
 
@@ -91,13 +103,43 @@ def _fits(job: dict[str, Any], numbers: str | None, wanted: dict[str, str | None
         listed = wanted[name]
         if listed is None:
             continue
-        has = {str(job[key]).lower() for key in _KEYS.get(name, (name,))}
+        has = _states(job) if name == "state" else {str(job[key]).lower() for key in _keys(name)}
         if not has & {word.strip().lower() for word in listed.split(",")}:
             return False
     return True
 
 
-_KEYS: Final = {"state": ("phase", "reason"), "user": ("user", "uid")}
+def _keys(name: str) -> tuple[str, ...]:
+    return ("user", "uid") if name == "user" else (name,)
+
+
+def _states(job: dict[str, Any]) -> set[str]:
+    """What `-t` finds a job by: running is only what really runs."""
+    mark = {NOT_ATTACHED} if _is_unattached(job) else set()
+    return {state_of(job), str(job["reason"])} | mark
+
+
+def state_of(job: dict[str, Any]) -> str:
+    """As the scheduler tells it; an older one knows phases only."""
+    return str(job.get("state") or job["phase"])
+
+
+def _is_unattached(job: dict[str, Any]) -> bool:
+    over = job["phase"] in ("ended", "lost")
+    return bool((job["training"] or {}).get("unattached")) and not over
+
+
+def started(training: dict[str, Any]) -> str:
+    """How often, and how often elsewhere."""
+    moves = training["moves"]
+    moved = f", moved {moves} time{'s' * (moves != 1)}" if moves else ""
+    return f"started {training['starts']} times{moved}"
+
+
+def again(training: dict[str, Any]) -> str:
+    """Mini-batches that were not in the checkpoint a start went on from."""
+    count = training.get("minibatches_again")
+    return f" ({count} of them again after a restart)" if count else ""
 
 
 def banner_of(answer: dict[str, Any]) -> str:
@@ -114,8 +156,10 @@ def _row(job: dict[str, Any]) -> list[str]:
     where = ",".join(job["nodes"]) or (f"→ {','.join(advised)}" if advised else "")
     reason = job["reason"]
     training = job["training"] or {}
-    if job["phase"] == "running" and training.get("phase") in STANDS_STILL:
-        reason = ": ".join(filter(None, (training["phase"], training["node_reason"])))
+    if state_of(job) in STANDS_STILL and job["reason"] == "running":
+        reason = training.get("node_reason") or reason
+    if _is_unattached(job):
+        reason = "not attached"
     if job["phase"] == "waiting" and job["slurm_reason"]:
         reason += f" (Slurm: {job['slurm_reason']})"
     return [
@@ -125,7 +169,7 @@ def _row(job: dict[str, Any]) -> list[str]:
         job["class"] or "",
         job["role"] or "",
         _seats(job),
-        job["phase"],
+        state_of(job),
         where,
         reason,
     ]

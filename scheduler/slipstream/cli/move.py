@@ -39,6 +39,6 @@ def move(run_dir: Path, job: str, nodes: str, why: str, *, as_json: bool, yes: b
         show_json(answer)
         return
     click.echo(
-        f"job {job} moves to {','.join(answer['nodes'])}; see: slipstream why {job}\n"
+        f"job {answer['job']} moves to {','.join(answer['nodes'])}; see: slipstream why {job}\n"
         f"back again, after a minute: slipstream move {job} --to {','.join(answer['had'])}"
     )

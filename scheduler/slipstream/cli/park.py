@@ -49,7 +49,7 @@ def park(
     if as_json:
         show_json(answer)
         return
-    until = answer["until_s"]
+    until, job = answer["until_s"], answer["job"]
     clock = f" until {time.strftime('%H:%M', time.localtime(until))}" if until else ""
     click.echo(
         f"job {job} on {','.join(answer['nodes'])} gives up its GPU at its next mini-batch and "

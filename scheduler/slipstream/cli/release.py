@@ -37,6 +37,6 @@ def release(run_dir: Path, job: str, why: str, *, as_json: bool, yes: bool) -> N
         show_json(answer)
         return
     click.echo(
-        f"job {job} on {','.join(answer['nodes'])} goes on; see: slipstream why {job}\n"
+        f"job {answer['job']} on {','.join(answer['nodes'])} goes on; see: slipstream why {job}\n"
         f"parked again: slipstream park {job}"
     )

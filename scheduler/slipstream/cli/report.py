@@ -12,6 +12,7 @@ import click
 
 from slipstream.cli.cluster_report import cluster_lines, summed
 from slipstream.cli.daemon_api import ask, json_option, run_dir_option, show_json
+from slipstream.cli.jobs import again, started, state_of
 from slipstream.cli.table import printable
 
 if TYPE_CHECKING:
@@ -31,6 +32,8 @@ _HOUR_S: Final = 3600.0
 def report(run_dir: Path, job: str | None, *, as_json: bool, cluster: bool) -> None:
     """Say what JOB got of its GPUs, what it waited for, and what could be changed.
 
+    Figures are of all its starts together, and stay when it has ended, as long as Slurm shows it.
+
     With --cluster: how GPUs were used in the last week, how long jobs with a Slipstream flag waited
     although there was a place for them, what would be gained if every job in line for GPUs were a
     guest, and how sure that is. In mode observe that is what Slipstream would have done.
@@ -49,7 +52,8 @@ def report(run_dir: Path, job: str | None, *, as_json: bool, cluster: bool) -> N
     else:
         path = quote(job or "", safe="")
         answer = ask(run_dir, f"/v1/why/{path}")
-        answer["curve"] = ask(run_dir, f"/v1/curve/{path}")["points"]
+        named = quote(answer["why"]["job"] or job or "", safe="")
+        answer["curve"] = ask(run_dir, f"/v1/curve/{named}")["points"]
         answer["notes"] = notes(answer["why"])
         gpus = _gpus(run_dir)
         answer["gpu_use_now_pct"] = _use_now(answer["why"], gpus)
@@ -141,12 +145,15 @@ def job_lines(answer: dict[str, Any]) -> list[str]:
         ("GPU use now", _pct(answer["gpu_use_now_pct"])),
         ("GPU memory", _memory(training)),
         ("share", _share(training)),
-        ("waited", f"{training.get('waited_s') or 0:.0f} s for others" if why["nodes"] else ""),
+        ("times", _times(training)),
+        ("waited", _waited(training) if why["nodes"] else ""),
+        ("starts", started(training) if training.get("starts", 0) > 1 else ""),
+        ("not attached", training.get("unattached_sentence") or ""),
         ("in the queue", _queued(why, time.time())),
         *(("costs others", line) for line in _cost_lines(answer["cost"])),
         ("estimate", why["estimate"]["text"] if why["estimate"] else "none"),
     ]
-    head = f"job {why['job'] or 'not numbered yet'} ({why['name'] or 'no name'}): {why['phase']}"
+    head = f"job {why['job'] or 'not numbered yet'} ({why['name'] or 'no name'}): {state_of(why)}"
     lines = [head, *(f"  {name:<13} {value}" for name, value in rows if value)]
     return lines + (["  notes:", *(f"    - {note}" for note in told)] if told else [])
 
@@ -195,7 +202,22 @@ def _pace(training: dict[str, Any]) -> str:
         return "none yet"
     pace = f", {training['minibatch_ms']:.0f} ms each" if training["minibatch_ms"] else ""
     alone = f" ({training['alone_ms']:.0f} ms alone)" if training["alone_ms"] else ""
-    return f"{training['minibatch']}{pace}{alone}"
+    return f"{training['minibatch']}{pace}{alone}{again(training)}"
+
+
+def _times(training: dict[str, Any]) -> str:
+    if training.get("launch_s") is None:
+        return ""
+    return (
+        f"{training['launch_s']:.1f} s to launch, {training['train_s'] or 0:.1f} s training, "
+        f"{training['save_s'] or 0:.1f} s saving"
+    )
+
+
+def _waited(training: dict[str, Any]) -> str:
+    parked = training.get("parked_s") or 0
+    of_it = f", parked for {parked:.0f} s of it" if parked >= 1 else ""
+    return f"{training.get('waited_s') or 0:.0f} s for others{of_it}"
 
 
 def _pct(value: float | None) -> str:
@@ -211,6 +233,9 @@ def _memory(training: dict[str, Any]) -> str:
 
 
 def _share(training: dict[str, Any]) -> str:
+    mean = training.get("share_mean_pct")
+    whole = "" if mean is None else f"{mean:.0f} % in the mean while it trained"
     if training.get("share_pct") is None:
-        return ""
-    return f"{training['share_pct']:.0f} %: {training['node_sentence'] or training['node_reason']}"
+        return whole
+    now = f"{training['share_pct']:.0f} %: {training['node_sentence'] or training['node_reason']}"
+    return f"{now} {whole[:1].upper()}{whole[1:]}." if whole else now

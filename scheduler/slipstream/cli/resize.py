@@ -41,7 +41,7 @@ def resize(run_dir: Path, job: str, gpus: int, why: str, *, as_json: bool, yes: 
         return
     where = ",".join(answer["nodes"])
     click.echo(
-        f"job {job} goes on with {gpus} GPUs instead of {answer['had']}, on {where}; "
+        f"job {answer['job']} goes on with {gpus} GPUs instead of {answer['had']}, on {where}; "
         f"see: slipstream why {job}\n"
         f"back again, after a minute: slipstream resize {job} {answer['had']}"
     )

@@ -13,7 +13,7 @@ from textual.containers import Vertical
 from textual.widgets import DataTable, Footer, Static
 
 from slipstream.cli.daemon_api import ask, json_option, run_dir_option, show_json
-from slipstream.cli.jobs import banner_of
+from slipstream.cli.jobs import banner_of, state_of
 from slipstream.cli.table import printable
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from textual.app import ComposeResult
 
 _GPUS = ("GPU", "use", "memory GiB", "owner", "guests")
-_JOBS = ("job", "name", "user", "class", "role", "phase", "does", "mini-batch", "share", "where")
+_JOBS = ("job", "name", "user", "class", "role", "state", "does", "mini-batch", "share", "where")
 
 
 @click.command()
@@ -151,8 +151,8 @@ def job_row(job: dict[str, Any]) -> list[str]:
         job["user"],
         job["class"] or "",
         job["role"] or "",
-        job["phase"],
-        training.get("phase") or "",
+        state_of(job),
+        "not attached" if training.get("unattached") else training.get("phase") or "",
         f"{pace:.0f} ms" if pace else "",
         f"{share:.0f} %" if share is not None else "",
         ",".join(job["nodes"]) or job["reason"].replace("_", " "),

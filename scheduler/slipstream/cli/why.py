@@ -10,7 +10,7 @@ from urllib.parse import quote
 import click
 
 from slipstream.cli.daemon_api import ask, json_option, run_dir_option, show_json
-from slipstream.cli.jobs import STANDS_STILL, banner_of
+from slipstream.cli.jobs import STANDS_STILL, again, banner_of, started, state_of
 from slipstream.cli.table import printable
 
 if TYPE_CHECKING:
@@ -37,11 +37,11 @@ def _lines(why: dict[str, Any]) -> list[str]:
     name = f" ({why['name']})" if why["name"] else ""
     what = f", {why['class']} {why['role']}" if why["class"] else ""
     lines = [
-        f"job {why['job'] or 'not numbered yet'}{name}: {why['phase']}{what}",
+        f"job {why['job'] or 'not numbered yet'}{name}: {state_of(why)}{what}",
         f"  {_sentence(why)} [{why['reason']}]",
     ]
     training = why["training"] or {}
-    if why["phase"] == "running" and training.get("phase") in STANDS_STILL:
+    if state_of(why) in STANDS_STILL:
         because = training.get("node_sentence") or "it waits for others."
         lines.append(f"  but stands still now ({training['phase']}): {because}")
     if training.get("turn_holder"):
@@ -70,17 +70,25 @@ def _lines(why: dict[str, Any]) -> list[str]:
 
 
 def _training(told: dict[str, Any]) -> list[str]:
+    """What it has done in all its starts; also of a job that has ended."""
     lines = []
+    if told.get("unattached"):
+        lines.append(f"  not attached: {told['unattached_sentence']} [{told['unattached']}]")
     if told.get("minibatch"):
         pace = f", {told['minibatch_ms']:.0f} ms each" if told["minibatch_ms"] else ""
-        lines.append(f"  {told['phase']}: mini-batch {told['minibatch']}{pace}")
+        lines.append(
+            f"  {told['phase'] or 'ended'}: mini-batch {told['minibatch']}{pace}{again(told)}"
+        )
     if told.get("launch_s") is not None:
         lines.append(
             f"  launched in {told['launch_s']:.1f} s, trained for {told['train_s'] or 0:.1f} s, "
             f"saved for {told['save_s'] or 0:.1f} s"
         )
     if told.get("waited_s", 0) >= 1:
-        lines.append(f"  waited {told['waited_s']:.0f} s for others")
+        parked = f", parked for {told['parked_s']:.0f} s of it" if told["parked_s"] >= 1 else ""
+        lines.append(f"  waited {told['waited_s']:.0f} s for others{parked}")
+    if told.get("starts", 0) > 1:
+        lines.append(f"  {started(told)}: these are the figures of all starts together")
     return lines
 
 

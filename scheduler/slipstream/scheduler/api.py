@@ -174,7 +174,7 @@ class Api:
         body = await _body(request)
         try:
             asked: Any = json.loads(body or b"")
-            job, nodes = str(asked["job"]), str(asked.get("nodes") or "")
+            job, nodes = self._state.key_of(str(asked["job"])), str(asked.get("nodes") or "")
         except (AttributeError, KeyError, TypeError, ValueError):
             return _error(400, f'not understood: {body!r:.100}; say {{"job": "12", "nodes": "n2"}}')
         wanted = tuple(name for name in nodes.split(",") if name)
@@ -192,7 +192,7 @@ class Api:
         body = await _body(request)
         try:
             asked: Any = json.loads(body or b"")
-            job, gpus = str(asked["job"]), int(asked["gpus"])
+            job, gpus = self._state.key_of(str(asked["job"])), int(asked["gpus"])
         except (AttributeError, KeyError, TypeError, ValueError):
             return _error(400, f'not understood: {body!r:.100}; say {{"job": "12", "gpus": 2}}')
         known = self._state.jobs.get(job)
@@ -216,7 +216,8 @@ class Api:
         body = await _body(request)
         try:
             asked: Any = json.loads(body or b"")
-            job, minutes = str(asked["job"]), min(int(asked.get("minutes") or 0), _MOST_MINUTES)
+            job = self._state.key_of(str(asked["job"]))
+            minutes = min(int(asked.get("minutes") or 0), _MOST_MINUTES)
         except (AttributeError, KeyError, OverflowError, TypeError, ValueError):
             return _error(400, f'not understood: {body!r:.100}; say {{"job": "12", "minutes": 60}}')
         why, now_s = str(asked.get("why") or "an operator asked"), self.engine.now_s()

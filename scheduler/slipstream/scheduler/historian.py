@@ -13,13 +13,15 @@ import sqlite3
 import threading
 import time
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
+from slipstream.core.figures import Figures, taken
+from slipstream.core.records import Phase
 from slipstream.core.sights import Standing
 from slipstream.estimator.features import read
-from slipstream.estimator.finished import run_of
+from slipstream.estimator.finished import run_of, with_earlier
 from slipstream.estimator.history import FILE, History, HistoryError
 from slipstream.estimator.runs import run_key
 
@@ -28,9 +30,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from slipstream.core.events import ClusterSeen, NodeReported
-    from slipstream.core.sights import JobSight, Measured
+    from slipstream.core.sights import JobSight
     from slipstream.core.state import State
     from slipstream.estimator import Clues
+    from slipstream.estimator.history import Asked
     from slipstream.estimator.runs import Run
 
 _LOG = logging.getLogger(__name__)
@@ -38,6 +41,7 @@ _LINGERS_S: Final = 4.0
 """After a job's end: the last reports of its nodes are still on their way."""
 _BREATH_S: Final = 0.2
 _MOST_AT_START: Final = 5_000
+_WAITING: Final = (Phase.WAITING, Phase.SUBMITTED)
 _HERE: Final = frozenset({Standing.RUNNING, Standing.SUSPENDED, Standing.COMPLETING})
 
 
@@ -46,8 +50,23 @@ class _Job:
     """One that runs, or did a moment ago."""
 
     sight: JobSight
-    nodes: dict[str, Measured] = field(default_factory=dict)
-    """What was last measured on each."""
+    figures: Figures
+    """What was measured in all its starts: the same that `slipstream why` shows."""
+
+    def run(self, key: str, ended_s: float, asked: Asked) -> Run | None:
+        """Its last start, and the earlier ones if that went on from them."""
+        starts = [
+            {part.node: part.measured for part in parts if part.measured}
+            for parts in self.figures.starts()
+        ]
+        if not starts:
+            return None
+        run = run_of(key, ended_s, asked, tuple(starts[-1].values()))
+        went_on = any(part.resumed_at for part in self.figures.starts()[-1])
+        if run is None or not went_on:
+            return run  # a job that began again from nothing needs no more than its last start
+        earlier = [tuple(nodes.values()) for nodes in starts[:-1]]
+        return with_earlier(run, earlier, self.figures.total.again)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +105,8 @@ class Historian:
         self._jobs: dict[str, _Job] = {}
         self._numbers: dict[str, str] = {}
         """Slurm's own number of a job to its name: nodes know tasks of arrays by the first."""
+        self._earlier: dict[str, Figures] = {}
+        """Of jobs that were requeued and wait to start again."""
         self._ended: list[_Ended] = []
         self._queue: queue.SimpleQueue[_Asked | _Ended | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._work, name="historian", daemon=True)
@@ -97,6 +118,11 @@ class Historian:
         for record in state.jobs.values():
             if record.sight:
                 self._see(record.sight)
+        for ref, figures in state.figures.items():
+            if job := self._jobs.get(ref):
+                job.figures = figures
+            elif (waits := state.jobs.get(ref)) and waits.phase in _WAITING:
+                self._earlier[ref] = figures
         for report in state.reports.values():
             self.reported(report)
 
@@ -106,10 +132,10 @@ class Historian:
 
     def reported(self, report: NodeReported) -> None:
         """A coordinator told what its jobs have taken."""
-        for training in report.jobs:
+        for training in (*report.jobs, *report.ended):
             job = self._jobs.get(self._numbers.get(training.ref, training.ref))
             if job and training.measured:
-                job.nodes[report.node] = training.measured
+                job.figures = taken(job.figures, report.node, training)
 
     def seen(self, event: ClusterSeen) -> None:
         """Slurm was looked at."""
@@ -119,6 +145,7 @@ class Historian:
         gone = [ref for ref in self._jobs if ref not in there] if event.complete else ()
         for ref in (*event.jobs_gone, *gone):
             self._end(ref)
+            self._earlier.pop(ref, None)
 
     def tick(self) -> None:
         """Hand over what ended a while ago."""
@@ -132,11 +159,16 @@ class Historian:
         if sight.request is None:
             return
         if sight.standing in _HERE:
-            self._jobs.setdefault(sight.ref, _Job(sight)).sight = sight
+            if sight.ref not in self._jobs:
+                figures = self._earlier.pop(sight.ref, None) or Figures(key=sight.ref)
+                self._jobs[sight.ref] = _Job(sight, figures)
+            self._jobs[sight.ref].sight = sight
             self._numbers[str(sight.number)] = sight.ref
         elif sight.standing is Standing.ENDED:
             self._end(sight.ref)
+            self._earlier.pop(sight.ref, None)
         elif job := self._jobs.get(sight.ref):  # requeued: what it took so far is half a run
+            self._earlier[sight.ref] = job.figures
             self._forget(job.sight)
 
     def _end(self, ref: str) -> None:
@@ -197,7 +229,7 @@ class Historian:
         token = sight.request.token if sight.request else ""
         asked = history.recalled(token)
         key = run_key(sight.ref, sight.submitted_at_s)
-        run = run_of(key, told.at_s, asked, tuple(told.job.nodes.values())) if asked else None
+        run = told.job.run(key, told.at_s, asked) if asked else None
         if run:
             history.add([run])
             self._learn([run])

@@ -56,6 +56,7 @@ class JobRows:
                 state.advice.get(record.advice_key),
                 state.upgrades.get(key),
                 state.parked.get(key),
+                state.figures.get(key),
                 trains,
             )
             if same(self._made_of.get(key), parts):

@@ -91,6 +91,13 @@ class _Training(msgspec.Struct):
     save_s: float | None = None
     restorable: bool = False
     waited_s: float = 0.0
+    parked_s: float = 0.0
+    share_s: float = 0.0
+    shared_s: float = 0.0
+    restart: int | None = None
+    began: int = 0
+    resumed_at: int = 0
+    unattached: str = ""
     share_pct: float | None = None
     cap_mib: int | None = None
     node_reason: str = ""
@@ -144,6 +151,7 @@ class _Report(msgspec.Struct):
     enforces: bool = True
     mode: str = ""
     mode_at_most: str = ""
+    ended: list[_Training] = []
     saved: _Saved | None = None
     """If it tells of a job that was saved; then of nothing else."""
     discarded: _Discarded | None = None
@@ -356,6 +364,7 @@ def _report(told: _Report) -> NodeReported:
         gpus=gpus,
         jobs=jobs,
         packed=packed,
+        ended=tuple(map(_training, told.ended)),
         enforces=told.enforces,
         mode=_MODES.get(told.mode),
         mode_at_most=_MODES.get(told.mode_at_most),
@@ -375,6 +384,13 @@ def _training(job: _Training) -> Training:
         save_s=job.save_s,
         restorable=job.restorable,
         waited_s=job.waited_s,
+        parked_s=job.parked_s,
+        share_s=job.share_s,
+        shared_s=job.shared_s,
+        restart=job.restart,
+        began=job.began,
+        resumed_at=job.resumed_at,
+        unattached=job.unattached,
         share_pct=job.share_pct,
         cap_mib=job.cap_mib,
         node_reason=job.node_reason,

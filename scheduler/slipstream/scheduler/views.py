@@ -6,15 +6,17 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
-from slipstream.core import packing
+from slipstream.core import attaching, packing
 from slipstream.core.answers import estimated
 from slipstream.core.classes import JobClass, Role
+from slipstream.core.figures import Figures, taken
 from slipstream.core.node.reasons import SENTENCE as NODE_SENTENCE
 from slipstream.core.node.reasons import NodeReason
 from slipstream.core.placement import need_of
 from slipstream.core.reasons import SENTENCE, Reason, from_slurm
 from slipstream.core.records import Phase
 from slipstream.core.seats import Crowd, crowds, holders, owners_of, shut_gpus
+from slipstream.core.sights import Training
 from slipstream.core.upgrading import Hold
 
 if TYPE_CHECKING:
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
 
     from slipstream.core.parking import Parked
     from slipstream.core.records import JobRecord
-    from slipstream.core.sights import NodeSight, Request, Training
+    from slipstream.core.sights import NodeSight, Request
     from slipstream.core.state import State
 
 View = dict[str, Any]
@@ -56,13 +58,47 @@ def job(state: State, record: JobRecord, training: Training | None) -> View:
         "gpus": sight.gpus if sight else 0,
         "slots": sight.slots if sight else 0,
         "phase": record.phase,
+        "state": state_of(state, record, training),
         "since_s": record.since_s,
         "reason": reason_of(state, record),
         "slurm_reason": sight.slurm_reason if sight else "",
         "nodes": list(sight.nodes) if sight else [],
         "advised_nodes": list(advice.nodes) if advice and waits else [],
-        "training": _progress(training),
+        "training": _progress(training, state.figures.get(record.key)),
     }
+
+
+WAITS_FOR_TURN: Final = "waits_for_turn"
+PAUSED: Final = "paused"
+PARKED: Final = "parked"
+NOT_ATTACHED: Final = "not_attached"
+"""Shown for a job whose processes train or use the GPU without our hooks."""
+STANDS_STILL: Final = (WAITS_FOR_TURN, PAUSED, PARKED)
+"""What a job that runs for Slurm may do instead of running."""
+_TURNS: Final = frozenset(
+    {
+        *(NodeReason.WAITS_FOR_TURN, NodeReason.NEXT_TURN, NodeReason.HIGHER_PRIORITY),
+        *(NodeReason.GANG_CALLED, NodeReason.TAKEN_APART),
+    }
+)
+
+
+def state_of(state: State, record: JobRecord, training: Training | None) -> str:
+    """Its phase, but for a job that has its place in Slurm and stands still there.
+
+    `waits_for_turn`: another job has the GPU for now. `parked`: its GPU memory is in host memory,
+    by an operator's order or for an owner. `paused`: it stands still with its memory in place.
+    """
+    if record.phase is not Phase.RUNNING or training is None:
+        return record.phase
+    does = training.phase
+    if does not in ("paused", "parked", "waiting_for_baton"):
+        return record.phase
+    if record.key in state.parked or training.node_reason == NodeReason.OPERATOR:
+        return PARKED if does == "parked" else PAUSED
+    if does == "waiting_for_baton" or training.node_reason in _TURNS:
+        return WAITS_FOR_TURN
+    return PARKED if does == "parked" else PAUSED
 
 
 def reason_of(state: State, record: JobRecord) -> Reason:
@@ -91,7 +127,8 @@ def _estimate(request: Request | None) -> View | None:
 def why(state: State, name: str) -> View | None:
     """All there is to say about one job, by its number or its token; None if nobody knows it.
 
-    An array's number stands for its first task that is known.
+    The task of an array is known by 12_3 and by Slurm's own number of it, as in 15. An array's
+    number stands for its first task that is known.
     """
     record = _named(state, name)
     if record is None:
@@ -146,30 +183,42 @@ def training_of(state: State) -> dict[str, Training]:
     return {one.ref: one for one in told}
 
 
-def _progress(training: Training | None) -> View | None:
-    if training is None:
+def _progress(training: Training | None, figures: Figures | None) -> View | None:
+    """What a job does now, and its totals over all its starts; those stay when it has ended."""
+    if training is None and figures is None:
         return None
+    now = training or Training(ref="", phase="ended")
+    kept = figures or taken(Figures(key=""), "", now)
+    total = kept.total
+    trained = kept.launch_s is not None
     return {
-        "phase": training.phase,
-        "minibatch": training.minibatch,
-        "minibatch_ms": training.minibatch_ms,
-        "import_s": training.import_s,
-        "launch_s": training.launch_s,
-        "train_s": training.train_s,
-        "save_s": training.save_s,
-        "restorable": training.restorable,
-        "waited_s": training.waited_s,
-        "share_pct": training.share_pct,
-        "cap_mib": training.cap_mib,
-        "node_reason": training.node_reason or None,
-        "node_sentence": _node_sentence(training),
-        "turn_holder": training.turn_holder,
-        "turn_since_s": training.turn_since_s,
-        "alone_ms": training.alone_ms,
-        "slowdown_pct": training.slowdown_pct,
-        "slowdown_error_pct": training.slowdown_error_pct,
-        "gpu_memory_mib": training.measured.gpu_memory_mib if training.measured else None,
-        "gpu_use_pct": training.measured.gpu_use_pct if training.measured else None,
+        "phase": now.phase,
+        "minibatch": total.minibatches,
+        "minibatches_again": total.again,
+        "minibatch_ms": now.minibatch_ms or kept.minibatch_ms,
+        "import_s": kept.import_s,
+        "launch_s": kept.launch_s,
+        "train_s": total.train_s if trained else None,
+        "save_s": total.save_s if trained else None,
+        "restorable": now.restorable if training else kept.restorable,
+        "waited_s": total.waited_s,
+        "parked_s": total.parked_s,
+        "starts": total.starts,
+        "moves": total.moves,
+        "share_pct": now.share_pct,
+        "share_mean_pct": total.share_pct,
+        "cap_mib": now.cap_mib,
+        "node_reason": now.node_reason or None,
+        "node_sentence": _node_sentence(now),
+        "turn_holder": now.turn_holder,
+        "turn_since_s": now.turn_since_s,
+        "unattached": kept.unattached or None,
+        "unattached_sentence": attaching.sentence(kept.unattached) if kept.unattached else None,
+        "alone_ms": kept.alone_ms,
+        "slowdown_pct": kept.slowdown_pct,
+        "slowdown_error_pct": kept.slowdown_error_pct,
+        "gpu_memory_mib": kept.gpu_memory_mib,
+        "gpu_use_pct": kept.gpu_use_pct,
     }
 
 
@@ -266,10 +315,15 @@ def _node(
 
 
 def _named(state: State, name: str) -> JobRecord | None:
+    """By its number or token; an array's number stands for its first task that is known.
+
+    Slurm's own number of a task comes last: an array's number is also that of one of its tasks.
+    """
     if found := state.jobs.get(name):
         return found
     tasks = [one for key, one in state.jobs.items() if key.startswith(f"{name}_")]
-    return min([*tasks, *state.with_token(name)], key=by_number, default=None)
+    first = min([*tasks, *state.with_token(name)], key=by_number, default=None)
+    return first or state.numbered(name)
 
 
 def _stands_for(state: State, record: JobRecord) -> str:

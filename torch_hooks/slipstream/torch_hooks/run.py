@@ -146,6 +146,8 @@ class Run:
                 self.restored = True
                 self._restart = generation.restart + 1
                 attach.tell(f"goes on from {source}, generation {generation}")
+                if (hooks := attach.current()) is not None:
+                    hooks.block.write(resumed_at=generation.minibatches)
                 return
 
     def end(self) -> None:

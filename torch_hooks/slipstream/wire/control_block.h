@@ -95,6 +95,7 @@ struct slip_control_up {
   uint64_t away_bytes;
   uint64_t rebinds;
   uint64_t held;
+  uint64_t resumed_at;
 };
 
 struct slip_control_down {

@@ -184,6 +184,7 @@ class Up(ctypes.Structure):
             "away_bytes",
             "rebinds",
             "held",
+            "resumed_at",
         )
     )
 
@@ -263,6 +264,8 @@ class Progress:
     """How often its process has begun anew on other GPUs."""
     held: int = Held.NO
     """A `Held`."""
+    resumed_at: int = 0
+    """The mini-batch of an earlier start that it went on from; 0: it did not, or does not say."""
 
     @property
     def shown_phase(self) -> Phase:

@@ -105,11 +105,18 @@ class Past:
                     training.slowdown_pct,
                 ),
             )
-            if took and (outcome := self._running.get(key)):
+        self._measured(report, state)
+
+    def _measured(self, report: NodeReported, state: State) -> None:
+        """What jobs have taken in all their starts, beside what was estimated of them."""
+        for training in (*report.jobs, *report.ended):
+            key = named(state, training.ref) or training.ref
+            outcome, figures = self._running.get(key), state.figures.get(key)
+            if outcome and figures and training.measured:
                 outcome["measured"] = {
-                    "gpu_memory_mib": took.gpu_memory_mib,
-                    "gpu_use_pct": took.gpu_use_pct,
-                    "run_s": took.lived_s,
+                    "gpu_memory_mib": figures.gpu_memory_mib,
+                    "gpu_use_pct": figures.gpu_use_pct,
+                    "run_s": figures.total.lived_s,
                 }
 
     def _sitters(

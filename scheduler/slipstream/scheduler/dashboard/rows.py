@@ -6,14 +6,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from slipstream.core.records import Phase
-from slipstream.scheduler.views import role_of
+from slipstream.core.sights import Training
+from slipstream.scheduler.views import NOT_ATTACHED, STANDS_STILL, role_of, state_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from slipstream.core.events import NodeReported
     from slipstream.core.records import JobRecord
-    from slipstream.core.sights import NodeSight, Training
+    from slipstream.core.sights import NodeSight
     from slipstream.core.state import State
 
 Row = list[Any]
@@ -59,19 +60,29 @@ def job_row(state: State, record: JobRecord, training: Training | None) -> Row:
         record.since_s,
         sight.submitted_at_s if sight else record.since_s,
         sight.priority if sight else 0,
-        *(_NO_TRAINING if training is None else _trained(training)),
+        *_trained(state, record, training),
     ]
 
 
-def _trained(training: Training) -> tuple[Any, ...]:
+def _trained(state: State, record: JobRecord, training: Training | None) -> tuple[Any, ...]:
+    """What it does now, and its figures: those stay when it has ended."""
+    figures = state.figures.get(record.key)
+    if training is None and figures is None:
+        return _NO_TRAINING
+    now = training or Training(ref="")
+    still = state_of(state, record, training)
     return (
-        training.phase,
-        training.minibatch,
-        training.minibatch_ms,
-        training.share_pct,
-        training.alone_ms,
-        training.slowdown_pct,
+        still if still in STANDS_STILL else _does(now),
+        figures.total.minibatches if figures else now.minibatch,
+        now.minibatch_ms or (figures.minibatch_ms if figures else None),
+        now.share_pct,
+        figures.alone_ms if figures else now.alone_ms,
+        figures.slowdown_pct if figures else now.slowdown_pct,
     )
+
+
+def _does(now: Training) -> str:
+    return NOT_ATTACHED if now.unattached else now.phase
 
 
 def node_row(
