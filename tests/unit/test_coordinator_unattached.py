@@ -48,13 +48,15 @@ class Node:
         self.block = blocks.create(folder, identity, lease_until_ns=1 << 62)
 
     @contextlib.contextmanager
-    def task(self, *argv: str, uid: int | None = None, **environment: str) -> Iterator[Task]:
+    def task(
+        self, *argv: str, uid: int | None = None, environment: dict[str, str] | None = None
+    ) -> Iterator[Task]:
         """A real process with what Slipstream tells a task, once it is ready."""
         told = {
             "PATH": os.environ["PATH"],
             "PYTHONPATH": str(INJECT),
             ENVIRONMENT_VARIABLE: str(self.block.path),
-            **environment,
+            **(environment or {}),
         }
         output = self.folder / "output"
         with output.open("ab") as errors:
@@ -142,7 +144,7 @@ def test_a_training_without_hooks_is_found_with_the_reason(
 ) -> None:
     """As its user would write it; once in its output, however often it is looked at."""
     options, environment, reason = case
-    with node.task(sys.executable, *options, "-c", TRAINS, **environment) as task:
+    with node.task(sys.executable, *options, "-c", TRAINS, environment=environment) as task:
         assert node.look(task) == reason
         assert node.look(task) == reason
         (line,) = node.output().splitlines()
@@ -155,7 +157,7 @@ def test_a_sitecustomize_before_ours_is_found(node: Node, tmp_path: Path) -> Non
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "sitecustomize.py").touch()
     path = f"{tmp_path / 'mine'}:{INJECT}"
-    with node.task(sys.executable, "-c", TRAINS, PYTHONPATH=path) as task:
+    with node.task(sys.executable, "-c", TRAINS, environment={"PYTHONPATH": path}) as task:
         assert node.look(task) == NotAttached.SITECUSTOMIZE
 
 

@@ -18,7 +18,12 @@ MS = 1_000_000
 
 
 def trains(
-    pid: int, minibatches: int, *, began_s: float = 10.0, phase: Phase = Phase.TRAINING, **more: int
+    pid: int,
+    minibatches: int,
+    *,
+    began_s: float = 10.0,
+    phase: Phase = Phase.TRAINING,
+    saving_ns: int = 0,
 ) -> Progress:
     """A process that has trained for a second per ten mini-batches."""
     return Progress(
@@ -29,7 +34,7 @@ def trains(
         started_ns=int((began_s - 4) * S),
         first_boundary_ns=int(began_s * S),
         last_boundary_ns=int(began_s * S) + minibatches * 100 * MS,
-        **more,
+        saving_ns=saving_ns,
     )
 
 

@@ -59,10 +59,11 @@ export class JobView {
 
   #head(job) {
     const training = job.training ?? {};
-    const state = WAITS.has(job.phase) || OVER.has(job.phase) ? job.phase : training.phase || job.phase;
+    const still = job.state !== job.phase ? job.state : "";
+    const state = WAITS.has(job.phase) || OVER.has(job.phase) ? job.phase : still || training.phase || job.phase;
     const because = job.because.length ? ` (${job.because.join("; ")})` : "";
     const sentence = `${job.sentence.replace(/\.$/, "")}${because}.`;
-    const more = [job.stands_for && `Waits for ${job.stands_for}.`, training.node_sentence, job.slurm_says && `Slurm says: ${job.slurm_says}`, job.slurm_text && `Slurm adds: ${job.slurm_text}`];
+    const more = [training.unattached_sentence && `Not attached: ${training.unattached_sentence}.`, job.stands_for && `Waits for ${job.stands_for}.`, training.node_sentence, job.slurm_says && `Slurm says: ${job.slurm_says}`, job.slurm_text && `Slurm adds: ${job.slurm_text}`];
     this.head.replaceChildren(
       h(
         "div",

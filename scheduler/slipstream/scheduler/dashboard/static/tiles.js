@@ -2,7 +2,7 @@
 // One GPU as a button: made once, filled in again and again.
 
 import { attr, cssVar, h, text } from "./dom.js";
-import { mib, pct } from "./format.js";
+import { mib, pct, words } from "./format.js";
 import { kindOf } from "./store.js";
 
 /** What a GPU is, in words: what a screen reader says, and what hovering shows. */
@@ -79,10 +79,10 @@ export class Tile {
   }
 }
 
-const STILL = new Set(["parked", "paused", "waiting_for_baton"]);
+const STILL = new Set(["parked", "paused", "waits_for_turn", "waiting_for_baton"]);
 
 function seat([key, role, job]) {
-  const told = role === "guest" ? (STILL.has(job?.does) ? job.does : job?.share_pct !== null && job ? `${Math.round(job.share_pct)} %` : "guest") : "owner";
+  const told = role === "guest" ? (STILL.has(job?.does) ? words(job.does) : job?.share_pct !== null && job ? `${Math.round(job.share_pct)} %` : "guest") : "owner";
   return h(
     "span",
     { class: `seat ${role}`, "data-kind": kindOf(job), "data-still": STILL.has(job?.does) ? "" : null },
