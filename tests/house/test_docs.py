@@ -118,7 +118,18 @@ def test_the_page_of_operations_has_each_state_a_job_can_be_in() -> None:
     text = (ROOT / "docs" / "operations.md").read_text()
     states = {*Phase, *Stage, *Reason, *(one.name.lower() for one in NodePhase)}
     # Answers to who asks for a move, a size or a park; and the reason of the phase `lost`.
-    answers = ("MOVES_", "MOVED_", "PARKS_", "HAS_", "NOT_R", "NOT_E", "NOT_P", "NEVER_", "MOVING")
+    answers = (
+        "MOVES_",
+        "MOVED_",
+        "PARKS_",
+        "HAS_",
+        "NOT_R",
+        "NOT_E",
+        "NOT_P",
+        "NEVER_",
+        "MOVING",
+        "TRAINING_",
+    )
     asked_only = {one for one in Reason if one.name.startswith(answers)}
     missing = [str(one) for one in states - asked_only if f"`{one}`" not in text]
     assert not sorted(missing)
