@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from sandbox.jobs import OURS, empty, sbatch
-from sandbox.trainings import TRAIN, TRAINING, seen, slipstream, until
+from sandbox.trainings import TRAIN, TRAINING, minibatches, seen, slipstream, until
 from slipstream.core.attaching import SENTENCE, NotAttached
 from slipstream.sandbox import Sandbox, Shape
 
@@ -88,19 +88,14 @@ def test_programs_without_hooks_are_told_where_their_user_looks(
     assert {one["job"] for one in marked} == set(jobs.values())
     assert said(box, "jobs").count("not attached") == len(CASES)
     empty(box)
-    quiet = {
-        "with hooks": sbatch(box, tmp_path / "hooks", *flags, script=f"exec {TRAINS}"),
-        "no GPU": sbatch(box, tmp_path / "sleeper", *flags, script="sleep 100"),
-        "plain": sbatch(
-            box, tmp_path / "plain", "--gres=gpu:1", script=f"export PYTHONPATH=/x; exec {TRAINS}"
-        ),
-    }
-    until(
-        box,
-        quiet["with hooks"],
-        lambda: (told(box, quiet["with hooks"]).get("minibatch") or 0) > 200,
-    )
+    here = (*flags, "--nodelist=n1")
+    hooked = sbatch(box, tmp_path / "hooked", *here, script=f"exec {TRAINS}")
+    sbatch(box, tmp_path / "sleeper", *here, script="sleep 100")
+    own_path = f"export PYTHONPATH=/x; exec {TRAINS}"
+    sbatch(box, tmp_path / "plain", "--gres=gpu:1", "--nodelist=n2", script=own_path)
+    until(box, hooked, lambda: (told(box, hooked).get("minibatch") or 0) > 100)
+    until(box, hooked, lambda: minibatches(tmp_path / "plain") > 100)
     assert not (slipstream(box, "jobs", "-t", "not_attached") or {})["jobs"]
-    for name in ("hooks", "sleeper", "plain"):
+    for name in ("hooked", "sleeper", "plain"):
         assert "slipstream:" not in (tmp_path / name).read_text()
     empty(box)
