@@ -257,6 +257,40 @@ def test_what_was_measured_is_told_until_the_seat_is_gone(task: Task) -> None:
     assert not measuring.meters
 
 
+def test_totals_survive_a_restart_and_last_figures_are_told_twice(
+    task: Task, tmp_path: Path
+) -> None:
+    """Waits and mini-batches go on from the file; what has left meanwhile is told as ended."""
+    path = tmp_path / "figures.json"
+    first = Measuring(FS, path)
+    first.recall({})
+    page = block(7, replace(TRAINS, last_boundary_ns=3000 * MS, phase=Phase.PARKED))
+    seats = {7: seat(7, task), 8: seat(8, task)}
+    first.look(seats, [page], [], 100.0)
+    first.count_waits(lambda _: 100, 100.0)
+    first.count_waits(lambda _: 100, 103.0)
+    first.look(seats, [page], [], 110.0)
+    second = Measuring(FS, path)
+    second.recall({7: seat(7, task)})
+    assert [one.told["job_id"] for one in second.ended] == [8], "nobody saw it leave"
+    second.look({7: seat(7, task)}, [], [], 200.0)
+    meter = second.meters[7]
+    assert (meter.counts.minibatches, meter.waited_s, meter.parked_s) == (11, 3.0, 3.0)
+    second.look({}, [], [], 201.0)
+    told = [one.told for one in second.ended]
+    assert [(one["job_id"], one["minibatch"]) for one in told] == [(8, 0), (7, 11)]
+    second.was_told(told[:1])
+    second.was_told(told)
+    assert [one.told["job_id"] for one in second.ended] == [7], "the other one was told twice"
+    second.look({}, [], [], 202.0)
+    third = Measuring(FS, path)
+    third.recall({})
+    assert [one.told["job_id"] for one in third.ended] == [7]
+    path.write_text("{")
+    third.recall({})
+    assert not third.ended
+
+
 def test_old_jobs_are_looked_at_seldom(task: Task) -> None:
     """A node with many processes has better things to do."""
     measuring = Measuring(FS)

@@ -117,6 +117,15 @@ def test_what_is_not_there_is_neither_parked_nor_released(one: Machine) -> None:
     assert parking.refusal(one.state, asked()) is Reason.PARKS_NOT_THERE
 
 
+def test_a_training_that_has_ended_is_not_parked(one: Machine) -> None:
+    """Whether its script goes on or not: there would be nothing to park."""
+    (job,) = trains().jobs
+    one.handle(replace(trains(), jobs=(replace(job, phase="ended"),)))
+    assert parking.refusal(one.state, asked()) is Reason.TRAINING_OVER
+    one.handle(looked(3.0, replace(running(), standing=Standing.ENDED)))
+    assert parking.refusal(one.state, asked()) is Reason.TRAINING_OVER
+
+
 def test_an_order_for_so_long_ends_by_itself(one: Machine) -> None:
     """The machine asks to be woken for it."""
     one.handle(asked(until_s=100.0))

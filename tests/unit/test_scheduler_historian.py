@@ -60,9 +60,17 @@ class Rig:
         """What the estimator would take in."""
         self.learned += runs
 
-    def reports(self, measured: Measured | None, node: str = "n1") -> None:
+    def reports(
+        self, measured: Measured | None, node: str = "n1", restart: int = 0, resumed_at: int = 0
+    ) -> None:
         """A coordinator's word."""
-        job = Training(ref="15", measured=measured)
+        job = Training(
+            ref="15",
+            measured=measured,
+            minibatch=measured.minibatches if measured else None,
+            restart=restart,
+            resumed_at=resumed_at,
+        )
         self.one.reported(NodeReported(at_s=1.0, node=node, jobs=(job,)))
 
     def sees(self, *jobs: JobSight, gone: tuple[str, ...] = (), complete: bool = False) -> None:
@@ -136,6 +144,21 @@ def test_a_job_that_ended_while_the_daemon_was_away_is_a_run(rig: Rig) -> None:
     rig.anew().recall(machine.state)
     rig.sees(complete=True)
     assert [run.gpu_memory_mib for run in rig.written()] == [100.0]
+
+
+@pytest.mark.parametrize(("resumed_at", "took"), [(25, (55, 24.0)), (0, (30, 9.0))])
+def test_a_moved_job_is_one_run(rig: Rig, resumed_at: int, took: tuple[int, float]) -> None:
+    """Of all its starts, but for what was done again; only of the last, if that began anew."""
+    rig.one.submitted(CLUES)
+    rig.sees(RUNS)
+    rig.reports(replace(TOOK, minibatches=30, lived_s=15.0, finished=False))
+    rig.sees(replace(RUNS, standing=Standing.WAITING))
+    rig.sees(replace(RUNS, nodes=("n2",)))
+    rig.reports(replace(TOOK, minibatches=30), "n2", restart=1, resumed_at=resumed_at)
+    rig.sees(gone=("12_3",))
+    (run,) = rig.written()
+    assert (run.minibatches, run.run_s) == took
+    assert (run.gpus, run.nodes) == (1, 1)
 
 
 def test_at_start_all_there_is_is_learnt(rig: Rig) -> None:
