@@ -30,9 +30,8 @@ def box(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
     shape = Shape(nodes=2, gpus_per_node=1, racks=1, cpus_per_node=8)
     home = tmp_path_factory.mktemp("f")
     with Sandbox.started(
-        shape, name="figures", home=home, daemons=True, enforce=True, turn_s=2.0
+        shape, name="figures", home=home, daemons=True, mode="enforce", turn_s=2.0
     ) as sandbox:
-        assert slipstream(sandbox, "mode", "enforce")
         yield sandbox
 
 

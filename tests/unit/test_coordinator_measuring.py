@@ -267,8 +267,8 @@ def test_totals_survive_a_restart_and_last_figures_are_told_twice(
     page = block(7, replace(TRAINS, last_boundary_ns=3000 * MS, phase=Phase.PARKED))
     seats = {7: seat(7, task), 8: seat(8, task)}
     first.look(seats, [page], [], 100.0)
-    first.count_waits(lambda _: 100, 100.0)
-    first.count_waits(lambda _: 100, 103.0)
+    for now_s in (100.0, 103.0):
+        first.count_waits({7: [page.progress]}, lambda _: 100, now_s)
     first.look(seats, [page], [], 110.0)
     second = Measuring(FS, path)
     second.recall({7: seat(7, task)})

@@ -493,6 +493,8 @@ def _phases_of_training(pages: Sequence[Progress]) -> set[Phase]:
     alive = [page for page in pages if page.phase not in _NOT_YET_OR_OVER]
     trained = [page for page in pages if page.minibatches and page.phase != Phase.ENDED]
     return {page.shown_phase for page in trained or alive}
+
+
 def _meter(told: Mapping[str, Any]) -> JobMeter:
     counts = training_counts.from_data(told["counts"])
     return JobMeter(counts=counts, **{name: told[name] for name in _KEPT})

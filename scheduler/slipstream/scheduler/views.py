@@ -79,6 +79,7 @@ _TURNS: Final = frozenset(
     {
         *(NodeReason.WAITS_FOR_TURN, NodeReason.NEXT_TURN, NodeReason.HIGHER_PRIORITY),
         *(NodeReason.GANG_CALLED, NodeReason.TAKEN_APART),
+        *(NodeReason.HELD_IDLE, NodeReason.HELD_BUSY),
     }
 )
 
