@@ -446,7 +446,7 @@ class Wheel:
         return any(
             self.has_room(one.job.job_id, self._held_beside(one, member.job.job_id))
             for one in self._waiting_for(member.job.gpus)
-            if one.ready
+            if one.ready and (one.job.leads or one.called)
         )
 
     def _may_begin_beside(self, member: Member) -> bool:
