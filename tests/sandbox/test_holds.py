@@ -41,7 +41,7 @@ def box(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
     shape = Shape(nodes=1, gpus_per_node=1, slots_per_gpu=3, racks=1)
     home = tmp_path_factory.mktemp("h")
     with Sandbox.started(
-        shape, name="holds", home=home, daemons=True, enforce=True, turn_s=TURN_S
+        shape, name="holds", home=home, daemons=True, mode="enforce", turn_s=TURN_S
     ) as sandbox:
         yield sandbox
 

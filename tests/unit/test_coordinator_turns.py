@@ -168,5 +168,6 @@ def test_only_a_job_of_one_process_can_be_held() -> None:
     assert report(1.0, OLD, [page_of_it], GPUS, meter).can_hold
     assert not report(1.0, OLD, [page_of_it, holdable(3)], GPUS, meter).can_hold
     assert not report(1.0, OLD, [training(3)], GPUS, meter).can_hold
+    assert report(1.0, OLD, [LOADING, page_of_it], GPUS, meter).can_hold, "a launcher is no rank"
     meter.gpu_pids = frozenset({42, 43})
     assert not report(1.0, OLD, [page_of_it], GPUS, meter).can_hold

@@ -49,7 +49,6 @@ _PARKS: Final = (Request.PARK, Request.HOLD)
 _BUSY: Final = frozenset(Phase) - {
     *(Phase.UNCLAIMED, Phase.IMPORTING, Phase.LOADING, Phase.ENDED),
 }
-_NOT_ATTACHED: Final = (Phase.UNCLAIMED, Phase.IMPORTING, Phase.ENDED)
 _OFF: Final = (Standing.PARKED, Standing.LOADING, Standing.HELD)
 _TURNS: Final = (Park, Hold, Return, Unpark)
 _CLASSES: Final = {str(one): one for one in JobClass}
@@ -345,7 +344,7 @@ def report(
 ) -> events.JobReported:
     """A job as its slowest process that trains says; users may write anything into their pages."""
     told = _as_it_trains(at_s, job_id, pages, gpus)
-    attached = [page for page in pages if page.progress.phase not in _NOT_ATTACHED]
+    attached = _at_work(pages)
     held = len(attached) == 1 and _is_held(attached[0])
     stands = told.standing in (Standing.PARKED, Standing.STILL)
     return replace(
@@ -356,6 +355,12 @@ def report(
         can_hold=_can_hold(attached, meter),
         wants_gpu=not held or attached[0].progress.held >= Held.WAITED_FOR,
     )
+
+
+def _at_work(pages: Sequence[Block]) -> list[Block]:
+    """Those that train, or those that load: a launcher (torchrun) has a page and loads for ever."""
+    loading = [page for page in pages if page.progress.phase == Phase.LOADING]
+    return [page for page in pages if page.progress.phase in _BUSY] or loading
 
 
 def _can_hold(attached: Sequence[Block], meter: JobMeter | None) -> bool:
