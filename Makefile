@@ -113,9 +113,9 @@ clean: ## stop sandboxes of this user, remove what was built; system packages st
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # What the programs of tests/programs import beside the project's own environment.
-.venv/.programs: $(VENV)
+.venv/.programs: $(VENV) tests/programs/requirements.txt
 	@echo "slipstream setup: installing the packages of the programs (log: build/programs.log)" >&2
-	$(BIN)/pip install --quiet --disable-pip-version-check "$(TORCH)" -e ".[programs]" > build/programs.log 2>&1 || {
+	$(BIN)/pip install --quiet --disable-pip-version-check "$(TORCH)" -r tests/programs/requirements.txt > build/programs.log 2>&1 || {
 	  tail -20 build/programs.log >&2
 	  exit 1
 	}

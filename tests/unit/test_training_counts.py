@@ -24,8 +24,9 @@ def trains(
     began_s: float = 10.0,
     phase: Phase = Phase.TRAINING,
     saving_ns: int = 0,
+    rank: tuple[int, int] = (0, 1),
 ) -> Progress:
-    """A process that has trained for a second per ten mini-batches."""
+    """A process that has trained for a second per ten mini-batches; `rank`: which of how many."""
     return Progress(
         pid=pid,
         phase=phase,
@@ -35,56 +36,61 @@ def trains(
         first_boundary_ns=int(began_s * S),
         last_boundary_ns=int(began_s * S) + minibatches * 100 * MS,
         saving_ns=saving_ns,
+        rank=rank[0],
+        world_size=rank[1],
     )
 
 
+FIRST, SECOND = (0, 2), (1, 2)
+
+
 def test_ranks_that_train_together_count_once_by_the_slowest() -> None:
-    """Whoever is a mini-batch ahead has not ended that one for all of them."""
+    """A rank that is a mini-batch ahead has not ended that one for all of them."""
     counts = TrainingCounts()
     for done in (1, 20, 40):
-        counts.looked({"0.0.1": trains(1, done + 1), "0.1.2": trains(2, done)})
+        pages = {"0.0.1": trains(1, done + 1, rank=FIRST), "0.1.2": trains(2, done, rank=SECOND)}
+        counts.looked(pages)
     assert (counts.minibatches, counts.ranks, len(counts.crews)) == (40, 2, 1)
 
 
 def test_ranks_that_leave_one_by_one_stay_in_the_total() -> None:
     """The total does not fall, nor is it counted once more for those that stay."""
     counts = TrainingCounts()
-    counts.looked({"a": trains(1, 80), "b": trains(2, 80)})
-    counts.left("a", trains(1, 80, phase=Phase.ENDED))
-    counts.looked({"b": trains(2, 79)})
+    counts.looked({"a": trains(1, 80, rank=FIRST), "b": trains(2, 80, rank=SECOND)})
+    counts.left("a", trains(1, 80, phase=Phase.ENDED, rank=FIRST))
+    counts.looked({"b": trains(2, 79, rank=SECOND)})
     assert counts.minibatches == 80
-    counts.left("b", trains(2, 81))
+    counts.left("b", trains(2, 81, rank=SECOND))
     counts.looked({})
     assert counts.minibatches == 81
 
 
-def test_pages_read_while_ranks_go_on_do_not_part_them() -> None:
-    """To read many pages takes so long that a fast training does ten mini-batches meanwhile."""
+def test_ranks_of_a_training_that_was_over_between_two_looks_count_once() -> None:
+    """Each is seen for the first time when it has left."""
     counts = TrainingCounts()
-    for look in range(10):
-        ahead = replace(trains(1, 100 * look + 10), minibatch_ns=MS)
-        behind = replace(trains(2, 100 * look + 1), minibatch_ns=MS)
-        counts.looked({"a": ahead, "b": behind}, read_ns=9 * MS)
-    assert len(counts.crews) == 1
+    counts.left("a", trains(1, 30, phase=Phase.ENDED, rank=FIRST))
+    counts.left("b", trains(2, 30, phase=Phase.ENDED, rank=SECOND))
+    assert counts.minibatches == 30
+    counts.left("c", trains(3, 10, phase=Phase.ENDED, rank=FIRST))
+    counts.left("d", trains(4, 10, phase=Phase.ENDED, rank=SECOND))
+    assert counts.minibatches == 40, "another training of the same script"
 
 
-def test_children_that_train_on_their_own_add_up() -> None:
-    """Their numbers part; none of them is lost when they leave one after the other."""
+def test_children_that_train_on_their_own_add_up_at_any_pace() -> None:
+    """Equally fast ones too: none is taken for a rank of another, none is lost when it leaves."""
     counts = TrainingCounts()
     totals = []
-    for look in range(1, 21):
-        counts.looked({"a": trains(1, 4 * look), "b": trains(2, 3 * look)})
+    for done in range(1, 41):
+        counts.looked({"a": trains(1, done), "b": trains(2, done), "c": trains(3, 3 * done)})
         totals.append(counts.minibatches)
-    assert totals[-1] == 80 + 60
-    counts.left("a", trains(1, 80, phase=Phase.ENDED))
-    for done in range(60, 81):
-        counts.looked({"b": trains(2, done)})
-        totals.append(counts.minibatches)
-    counts.left("b", trains(2, 80, phase=Phase.ENDED))
+    counts.left("a", trains(1, 40, phase=Phase.ENDED))
+    totals.append(counts.minibatches)
+    counts.left("b", trains(2, 40, phase=Phase.ENDED))
+    counts.left("c", trains(3, 120, phase=Phase.ENDED))
     totals.append(counts.minibatches)
     assert totals == sorted(totals), "it never falls"
-    assert totals[-1] == 160
-    assert counts.ranks == 2
+    assert totals[-1] == 200
+    assert counts.ranks == 3
 
 
 def test_a_child_that_comes_later_is_not_taken_for_a_rank() -> None:
@@ -96,6 +102,17 @@ def test_a_child_that_comes_later_is_not_taken_for_a_rank() -> None:
     counts.left("a", trains(1, 80, phase=Phase.ENDED))
     counts.looked({"b": trains(2, 40, began_s=16.0), "c": trains(3, 2, began_s=20.0)})
     assert counts.minibatches == 80 + 40 + 2
+
+
+def test_hooks_of_an_earlier_release_count_as_ranks_while_they_train_together() -> None:
+    """They do not say how many they are."""
+    counts = TrainingCounts()
+    counts.looked({"a": trains(1, 20, rank=(0, 0)), "b": trains(2, 18, rank=(0, 0))})
+    assert counts.minibatches == 18
+    ended = {"a": trains(1, 20, phase=Phase.ENDED, rank=(0, 0))}
+    counts.looked({**ended, "b": trains(2, 20, phase=Phase.ENDED, rank=(0, 0))})
+    counts.looked({"c": trains(3, 5, rank=(0, 0))})
+    assert counts.minibatches == 25
 
 
 def test_programs_of_one_script_that_follow_each_other_add_up() -> None:

@@ -302,13 +302,9 @@ class Coordinator:
 
     def look(self) -> dict[str, Any]:
         """Read the pages; returns the event that says what is so now."""
-        began_ns = time.monotonic_ns()
         for block in self._blocks.values():
             block.refresh()
-        read_ns, tells = time.monotonic_ns() - began_ns, self.nvml.tells
-        self.measuring.look(
-            self.seats, self._blocks.values(), self._uses, tells=tells, read_ns=read_ns
-        )
+        self.measuring.look(self.seats, self._blocks.values(), self._uses, tells=self.nvml.tells)
         self.settle()
         progress = self.progress()
         self.measuring.count_waits(progress, lambda job: self.reflexes.wanted(job).share_pct)

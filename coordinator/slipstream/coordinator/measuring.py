@@ -258,12 +258,10 @@ class Measuring:
         now_s: float | None = None,
         *,
         tells: Collection[str] = (),
-        read_ns: int = 0,
     ) -> None:
         """Take in what is so now; the last figures of jobs that have left are kept to be told.
 
-        `tells`: the GPUs of which it is known which process uses them. `read_ns` is how long it
-        took to read the pages.
+        `tells`: the GPUs of which it is known which process uses them.
         """
         now_s = time.monotonic() if now_s is None else now_s
         self._let_go(seats)
@@ -273,7 +271,7 @@ class Measuring:
             if block.identity.job_id in pages and block.progress.phase != Phase.UNCLAIMED:
                 pages[block.identity.job_id][_page_name(block)] = block.progress
         for job, told in pages.items():
-            self.meters[job].counts.looked(told, read_ns)
+            self.meters[job].counts.looked(told)
         self._neighbours(seats)
         self._gpu(seats, uses, tells, now_s)
         for job, seat in seats.items():

@@ -4,11 +4,11 @@
 A process is known by its page, its pid and how often its program began anew in it. Totals never
 fall: a process that has left stays in them. The rules:
 
-* Processes that train at the same time and whose numbers of mini-batches stay together are ranks of
-  one training: they count once, by the slowest of them.
-* Processes whose numbers part, or that train one after the other, train on their own: their
-  mini-batches add up. A process that begins beside others is a rank of theirs if its number is
-  theirs when it is first seen.
+* Ranks of one training (torch.distributed with more than one of them: the hooks say so) count
+  once, by the slowest of them.
+* Processes that train on their own add up, at the same time or one after the other.
+* Hooks of an earlier release do not say: their processes count as ranks while they train at the
+  same time.
 * Times are those of a clock on the wall: what is done side by side counts once, the longest, and
   what is done one after the other adds up.
 
@@ -25,12 +25,6 @@ from slipstream.wire.control_block import Capability, Phase, Progress
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-TOGETHER: Final = 2
-"""Mini-batches that ranks may be apart, beside those that pass while their pages are read."""
-_PARTED_LOOKS: Final = 3
-"""Looks in a row in which a process is further from its ranks before it is taken for none."""
-_SHORTEST_NS: Final = 10_000
-"""No mini-batch is shorter."""
 _MOST: Final = 1 << 53
 """As large as a number may be that JSON carries whole."""
 _MOST_PROCESSES: Final = 1024
@@ -49,8 +43,6 @@ class Process:
     """What stood in the page when it claimed it."""
     crew: int = -1
     """Which training it is part of; -1: it has not trained."""
-    apart: int = 0
-    """Looks in a row in which it was further from its ranks than ranks are."""
     train_from_ns: int = 0
     """What the job had trained when this process began to."""
     save_from_ns: int = 0
@@ -89,15 +81,14 @@ class TrainingCounts:
         """What those said whose pages are still there."""
         return [self.processes[key].page for key in self.living.values()]
 
-    def looked(self, pages: Mapping[str, Progress], read_ns: int = 0) -> None:
-        """All pages that are there now, claimed ones only; to read them took `read_ns`."""
+    def looked(self, pages: Mapping[str, Progress]) -> None:
+        """All pages that are there now, claimed ones only."""
         self.living = {name: self._saw(name, page) for name, page in pages.items()}
         here = [self.processes[key] for key in dict.fromkeys(self.living.values())]
         here = [one for one in here if one.page.minibatches and one.page.first_boundary_ns]
         going = [one for one in here if one.page.phase != Phase.ENDED]
         self.ranks = max(self.ranks, len(going) or len(here))
-        self._join(here, read_ns)
-        self._part(here, read_ns)
+        self._join(here)
         for one in here:
             self._count_times(one)
         self._count(here)
@@ -109,7 +100,7 @@ class TrainingCounts:
         self.living.pop(name, None)
         if one.page.minibatches and one.page.first_boundary_ns:
             self.ranks = max(self.ranks, 1)
-            self._join([one], 0)
+            self._join([one])
             self._count_times(one)
             self._count([one])
 
@@ -127,39 +118,41 @@ class TrainingCounts:
         known.page = _own(raw, known.left_by_others)
         return key
 
-    def _join(self, here: Iterable[Process], read_ns: int) -> None:
-        """Say of each that trains for the first time whose rank it is."""
-        there = [one for one in here if one.crew >= 0 and one.page.phase != Phase.ENDED]
+    def _join(self, here: Iterable[Process]) -> None:
+        """Say of each that trains for the first time which training it is part of."""
         for one in here:
             if one.crew >= 0:
                 continue
-            near = [
-                (abs(one.page.minibatches - other.page.minibatches), other.crew)
-                for other in there
-                if _apart(one, other) <= _slack(one, other, read_ns)
-            ]
-            if near:
-                one.crew = min(near)[1]  # among equals the training that began first
-            else:
+            one.crew = self._crew_of(one)
+            if one.crew < 0:
                 one.crew = len(self.crews)
                 self.crews.append(0)
-            one.train_from_ns, one.save_from_ns = self.train_ns, self.save_ns
-            there.append(one)
+            one.train_from_ns, one.save_from_ns = self._began_with(one)
 
-    def _part(self, here: Iterable[Process], read_ns: int) -> None:
-        """Whoever stays apart from its ranks is none of them: it trains on its own."""
-        crews: dict[int, list[Process]] = {}
-        for one in here:
-            if one.page.phase != Phase.ENDED:
-                crews.setdefault(one.crew, []).append(one)
-        for members in crews.values():
-            slowest = min(members, key=lambda one: one.page.minibatches)
-            for one in members:
-                is_apart = _apart(one, slowest) > _slack(one, slowest, read_ns)
-                one.apart = one.apart + 1 if is_apart else 0
-                if one.apart >= _PARTED_LOOKS:
-                    one.crew, one.apart = len(self.crews), 0
-                    self.crews.append(0)
+    def _crew_of(self, one: Process) -> int:
+        """The training of the other ranks, the latest that lacks this one; -1: there is none."""
+        if one.page.world_size == 1:
+            return -1
+        crews: dict[int, list[Progress]] = {}
+        for other in self.processes.values():
+            if other.crew >= 0 and other.page.world_size == one.page.world_size:
+                crews.setdefault(other.crew, []).append(other.page)
+        for crew, ranks in sorted(crews.items(), reverse=True):
+            if one.page.world_size == 0:
+                if any(page.phase != Phase.ENDED for page in ranks):
+                    return crew
+            elif len(ranks) < one.page.world_size and all(
+                page.rank != one.page.rank for page in ranks
+            ):
+                return crew
+        return -1
+
+    def _began_with(self, one: Process) -> tuple[int, int]:
+        """What the job had trained and saved when the training of this process began."""
+        for other in self.processes.values():
+            if other is not one and other.crew == one.crew:
+                return other.train_from_ns, other.save_from_ns
+        return self.train_ns, self.save_ns
 
     def _count_times(self, one: Process) -> None:
         page = one.page
@@ -237,13 +230,3 @@ def _raw(one: Process) -> Progress:
     words = (*_OF_A_PROCESS, *_OF_A_MINIBATCH)
     kept = {name: getattr(one.left_by_others, name) for name in words}
     return replace(one.page, **{name: getattr(one.page, name) or kept[name] for name in words})
-
-
-def _apart(one: Process, other: Process) -> int:
-    return abs(one.page.minibatches - other.page.minibatches)
-
-
-def _slack(one: Process, other: Process, read_ns: int) -> int:
-    """How far ranks may seem apart: one goes on while the other's page is read."""
-    pace_ns = min(one.page.minibatch_ns, other.page.minibatch_ns)
-    return TOGETHER + read_ns // max(_SHORTEST_NS, pace_ns)

@@ -79,7 +79,12 @@ class Session:
         self._slept_ns = 0
         self._is_new = True
         """It has seen no boundary yet; the process may have had some before it had a page."""
-        block.write(phase=Phase.LOADING, capabilities=self._capabilities, paused_ns=self._paused_ns)
+        block.write(
+            phase=Phase.LOADING,
+            capabilities=self._capabilities,
+            paused_ns=self._paused_ns,
+            **_ranks(),
+        )
 
     @property
     def minibatches(self) -> int:
@@ -215,9 +220,8 @@ class Session:
     def _look(self, now_ns: int) -> None:
         is_new, self._is_new = self._is_new, False
         if is_new:
-            self.block.write(phase=Phase.TRAINING)
-        if self.minibatches == 1:
-            self.block.write(first_boundary_ns=now_ns)
+            first = {"first_boundary_ns": now_ns} if self.minibatches == 1 else {}
+            self.block.write(phase=Phase.TRAINING, **first, **_ranks())
         self._read_news()
         if is_new and self.directive is not None:
             self._heed_share(self.directive.share_pct)
@@ -456,3 +460,14 @@ def _baton(block: Block, notes: Notes) -> Baton | None:
         )
         slice_ms = ""
     return Baton(block.run_dir, identity.gpu_uuids, slice_ms=int(slice_ms or DEFAULT_SLICE_MS))
+
+
+def _ranks() -> dict[str, int]:
+    """With how many others this process trains, and which of them it is."""
+    distributed = sys.modules.get("torch.distributed")
+    try:
+        if distributed is not None and distributed.is_available() and distributed.is_initialized():
+            return {"world_size": distributed.get_world_size(), "rank": distributed.get_rank()}
+    except (AttributeError, RuntimeError, ValueError):
+        pass  # half imported, or a group that is being destroyed
+    return {"world_size": 1, "rank": 0}

@@ -96,6 +96,8 @@ struct slip_control_up {
   uint64_t rebinds;
   uint64_t held;
   uint64_t resumed_at;
+  uint64_t world_size;
+  uint64_t rank;
 };
 
 struct slip_control_down {

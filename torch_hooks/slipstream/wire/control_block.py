@@ -185,6 +185,8 @@ class Up(ctypes.Structure):
             "rebinds",
             "held",
             "resumed_at",
+            "world_size",
+            "rank",
         )
     )
 
@@ -266,6 +268,11 @@ class Progress:
     """A `Held`."""
     resumed_at: int = 0
     """The mini-batch of an earlier start that it went on from; 0: it did not, or does not say."""
+    world_size: int = 0
+    """How many ranks train together, this process among them; 1: it trains on its own, 0: it does
+    not say."""
+    rank: int = 0
+    """Which of them it is."""
 
     @property
     def shown_phase(self) -> Phase:
