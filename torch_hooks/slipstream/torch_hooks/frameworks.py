@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Trainers of others, which write and read checkpoints themselves: they are asked to, unchanged.
 
-Hugging Face's Trainer and Lightning's are met when they begin to train: one callback that asks them
-to save at a boundary, and their own way to go on from what they saved. What is saved is theirs, and
-as exact as theirs is.
+Hugging Face's Trainer and Lightning's are met when they begin to train: they are asked to save
+between two mini-batches, and go on their own way from what they saved. Hugging Face's knows its
+place in an epoch and its random states. Lightning's does not, so these are saved beside what it
+saves, and its loaders are brought to their place again (`lightning_loop`).
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from slipstream.torch_hooks import attach, import_hook
+from slipstream.torch_hooks.lightning_loop import LightningLoop
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -88,27 +90,34 @@ def _hugging_face(trainer: Any, arguments: Arguments) -> Run | None:  # noqa: AN
         (name,) = (name for name in os.listdir(folder) if name.startswith("checkpoint-"))  # noqa: PTH208 (a name is wanted)
         arguments["resume_from_checkpoint"] = f"{folder}/{name}"
 
-    run = _run(save, load)
-    callback = sys.modules["transformers.trainer_callback"].TrainerCallback
-    trainer.add_callback(_calling(callback, "on_step_end", run.boundary))
+    run = _run(save, load, with_place=False)
+    base = sys.modules["transformers.trainer_callback"].TrainerCallback
+    callback = _calling(base, "on_step_end", run.boundary)()
+    trainer.add_callback(callback)
+    run.at_end = lambda: trainer.remove_callback(callback)
     return run
 
 
-def _lightning(trainer: Any, arguments: Arguments) -> Run:  # noqa: ANN401 (not our dependency)
+def _lightning(trainer: Any, arguments: Arguments) -> Run | None:  # noqa: ANN401 (not our dependency)
     def load(folder: str) -> None:
         arguments["ckpt_path"] = f"{folder}/{_LIGHTNING_FILE}"
+        loop.load(folder)
 
-    run = _run(lambda folder: trainer.save_checkpoint(f"{folder}/{_LIGHTNING_FILE}"), load)
-    package = type(trainer).__module__.partition(".trainer")[0]
-    callback = sys.modules[f"{package}.callbacks"].Callback
-    trainer.callbacks.append(_calling(callback, "on_train_batch_end", run.boundary)())
+    def save(folder: str) -> None:
+        trainer.save_checkpoint(f"{folder}/{_LIGHTNING_FILE}")
+        loop.save(folder)
+
+    run = _run(save, load, with_place=True)
+    loop = LightningLoop(trainer, run)
+    loop.follow()
+    run.at_end = loop.leave
     return run
 
 
-def _run(save: Callable[[str], None], load: Callable[[str], None]) -> Run:
+def _run(save: Callable[[str], None], load: Callable[[str], None], *, with_place: bool) -> Run:
     from slipstream.torch_hooks import run  # noqa: PLC0415 (only where there is a trainer)
 
-    return run.of_own_checkpoints(save, load)
+    return run.of_own_checkpoints(save, load, with_place=with_place)
 
 
 def _calling(base: type[Any], event: str, function: Callable[[], None]) -> type[Any]:

@@ -6,8 +6,9 @@
             for inputs, targets in batches:
                 ...
 
-Without Slipstream around it this is a plain loop. Nothing in here raises into the program: what
-cannot be saved or restored is noted, and training goes on or starts from the beginning.
+Without Slipstream around it this is a plain loop. This module can be imported before torch, and
+without it. Nothing in here raises into the program: what cannot be saved or restored is noted, and
+training goes on or starts from the beginning.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from slipstream.torch_hooks.read_ahead import DURABLE_VARIABLE
 from slipstream.wire.control_block import Capability, Phase, Request
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from contextlib import AbstractContextManager
 
 _TASK = "task-"
@@ -56,14 +57,18 @@ def session(
 
     Args:
         save: for programs with checkpoints of their own: writes one into the folder it is given.
-        load: the same, reads one from the folder it is given.
+        load: the same, reads one from the folder it is given. With `run.epochs` the place in the
+            epoch and the random states are saved and restored beside what these two do.
         parts: what the training consists of: modules, and whatever has a state_dict and a
             load_state_dict. Optimizers, schedulers and scalers of these modules are found.
         named: the same, for what is to have a name of its own in the checkpoint.
     """
     attach.attach()
-    half = {name: one for name, one in (("save", save), ("load", load)) if one}
-    run = Run(_Own(save, load) if save and load else _State({**found.named(parts, named), **half}))
+    if save and load:
+        run = Run(_Own(save, load))
+    else:
+        half = {name: one for name, one in (("save", save), ("load", load)) if one}
+        run = Run(_State(parts, {**named, **half}))
     run.begin()
     try:
         yield run
@@ -71,9 +76,14 @@ def session(
         run.end()
 
 
-def of_own_checkpoints(save: Callable[[str], object], load: Callable[[str], object]) -> Run:
-    """For parts of the hooks: the run of a trainer that writes and reads its own checkpoints."""
-    return Run(_Own(save, load))
+def of_own_checkpoints(
+    save: Callable[[str], object], load: Callable[[str], object], *, with_place: bool
+) -> Run:
+    """For parts of the hooks: the run of a trainer that writes and reads its own checkpoints.
+
+    `with_place`: its place in the epoch and the random states are ours to save and restore.
+    """
+    return Run(_Own(save, load, with_place=with_place))
 
 
 class Run:
@@ -82,29 +92,51 @@ class Run:
     def __init__(self, state: _State | _Own) -> None:
         self.restored = False
         """Whether this process goes on from a checkpoint."""
+        self.at_end: Callable[[], None] = lambda: None
+        """For parts of the hooks: called when the loop is over."""
         self._state = state
-        self._loops = Loops(self._at_rest)
+        self.loops = Loops(self._at_rest, state.resumed, _complain_of_restore)
+        """For parts of the hooks: where this training is."""
         self._restart = 0
         self._root: Path | None = None
         self._wanted = False
         self._to_rebind = False
         self._prepared = False
         self._told = False
+        self._why_not = ""
 
     @property
     def minibatches(self) -> int:
         """How many were begun, in this process and in those before it."""
-        return self._loops.minibatches
+        return self.loops.minibatches
+
+    @property
+    def batch(self) -> int:
+        """The number of the present batch in its epoch, from 0.
+
+        As `enumerate` would count, which begins at 0 again where a loop goes on in an epoch.
+        """
+        return self.loops.batch
 
     def epochs(
-        self, loader: Iterable[Any], count: int | None = None
-    ) -> Iterator[tuple[int, Iterable[Any]]]:
-        """Epochs by number, each with its batches; without a count they never end."""
-        return self._loops.epochs(loader, count)
+        self,
+        loader: Iterable[Any],
+        count: int | Iterable[int] | None = None,
+        *,
+        first: int = 0,
+    ) -> Iterator[tuple[int, Any]]:
+        """Epochs by number, each with its batches, which stand for the loader in all else.
+
+        Args:
+            loader: what gives the batches, anew for each epoch.
+            count: how many epochs, or their numbers, such as `range(1, 11)`; None: without an end.
+            first: the number of the first, for a count.
+        """
+        return self.loops.epochs(loader, count, first)
 
     def boundary(self) -> None:
         """A mini-batch is done, all of it: for loops that do not go through `epochs`."""
-        self._loops.minibatches += 1
+        self.loops.minibatches += 1
         self._at_rest()
 
     def save(self) -> bool:
@@ -112,8 +144,10 @@ class Run:
         with _during(Phase.SAVING), _harmless("checkpoint"):
             if self._root is None:
                 raise ValueError(f"there is no folder for it: {CHECKPOINT_VARIABLE} is not set")
+            if self.loops.why_not:
+                raise ValueError(f"it could not be gone on with: {self.loops.why_not}")
             generation = Generation(self._restart, self.minibatches)
-            self._state.save(self._root, generation, self._loops)
+            self._state.save(self._root, generation, self.loops)
             return True
         return False
 
@@ -128,6 +162,8 @@ class Run:
             self._restore()
         with _harmless("checkpoint"):
             self._root = _folder(CHECKPOINT_VARIABLE)
+            if self._root or self.restored:
+                self.loops.follow()
             if self._root:
                 if self._root.name.startswith(_TASK):
                     self._root.parent.mkdir(mode=0o700, exist_ok=True)
@@ -141,7 +177,7 @@ class Run:
         told = _folder(RESTORE_VARIABLE)
         there = [told] if told else restoring.sources(_left()) if _is_restarted() else []
         for source in there:
-            generation = self._state.restore(source, self._loops, "" if told else _program())
+            generation = self._state.restore(source, self.loops, "" if told else _program())
             if generation:
                 self.restored = True
                 self._restart = generation.restart + 1
@@ -154,6 +190,9 @@ class Run:
         """The loop is over: what was begun is finished, and nothing more can be asked."""
         attach.serve_no_longer(Request.CHECKPOINT)
         attach.serve_no_longer(Request.REBIND)
+        with _harmless("checkpoint"):
+            self.loops.leave()
+            self.at_end()
         self.finish()
         with _harmless("checkpoint"):
             hooks = attach.current()
@@ -180,11 +219,19 @@ class Run:
             self.save()
         elif not self._prepared:
             self._prepare(self._root)
-        if self._state.ready is not self._told:
+        why_not = self.loops.why_not
+        if why_not != self._why_not:
+            self._why_not = why_not
+            if why_not:
+                attach.complain("not restorable", why_not)
+        if self._is_ready() is not self._told:
             with _harmless("checkpoint"):
                 self._tell()
         if (hooks := attach.current()) is not None:
             hooks.own_up()  # what was saved is verified later, beside the training
+
+    def _is_ready(self) -> bool:
+        return self._state.ready and not self._why_not
 
     def _prepare(self, root: Path) -> None:
         """Have memory ready, once there is a page to be asked by and the optimizer has a state."""
@@ -192,12 +239,12 @@ class Run:
         if hooks is not None and hooks.minibatches:
             self._prepared = True
             with _harmless("checkpoint"):
-                self._state.prepare(root, self._restart, self._loops)
+                self._state.prepare(root, self._restart, self.loops)
 
     def _tell(self) -> None:
         hooks = attach.current()
         if hooks is not None:
-            self._told = self._state.ready
+            self._told = self._is_ready()
             hooks.can(Capability.RESTORABLE, yes=self._told)
             why_not = rebind.why_not()
             hooks.can(Capability.REBINDABLE, yes=self._told and not why_not)
@@ -229,8 +276,9 @@ class Run:
 class _State:
     """State that we save and restore ourselves."""
 
-    def __init__(self, named: dict[str, Any]) -> None:
-        self._named = named
+    def __init__(self, parts: Sequence[object], named: dict[str, Any]) -> None:
+        self._given = parts, named
+        self._small: dict[str, Any] = {}
         self._found: dict[str, Any] | None = None
         self._restored: tuple[Path, Generation] | None = None
         self._writer: Writer | None = None
@@ -246,7 +294,14 @@ class _State:
             return None
         self._restored = source, restored.generation
         loops.restore(restored.position, restored.random_states)
+        self._small = parts.small_states(self._parts())
         return restored.generation
+
+    def resumed(self) -> None:
+        """The loop is where it was: undo what the epoch's beginning did to schedulers once more."""
+        with _harmless("restore"):
+            parts.restore_small(self._parts(), self._small)
+        self._small = {}
 
     def prepare(self, root: Path, restart: int, loops: Loops) -> None:
         _, size = self._snapshot(loops).offsets()
@@ -261,9 +316,10 @@ class _State:
 
     def _parts(self) -> dict[str, Any]:
         if self._found is None:
-            for name, part in self._named.items():
+            named = found.named(*self._given)
+            for name, part in named.items():
                 parts.check(name, part)
-            self._found = found.complete(self._named)
+            self._found = found.complete(named)
         return self._found
 
     def _writer_to(self, root: Path, restart: int) -> Writer:
@@ -300,10 +356,20 @@ class _State:
 class _Own:
     """A program that writes and reads its own checkpoints."""
 
-    def __init__(self, save: Callable[[str], object], load: Callable[[str], object]) -> None:
+    def __init__(
+        self,
+        save: Callable[[str], object],
+        load: Callable[[str], object],
+        *,
+        with_place: bool = True,
+    ) -> None:
         self._save = save
         self._load = load
+        self._with_place = with_place
         self.ready = False
+
+    def resumed(self) -> None:
+        """Its own parts are its own."""
 
     def restore(self, source: Path, loops: Loops, program: str) -> Generation | None:
         for generation, folder in own.newest(source, _complain_of_restore, program):
@@ -313,6 +379,10 @@ class _Own:
                 _complain_of_restore(f"generation {generation} is passed over: {error!r}")
                 continue
             loops.minibatches = generation.minibatches
+            if self._with_place:
+                place = own.place(source, generation, ranks.shard())
+                if place is not None:
+                    loops.restore(*place)
             return generation
         _complain_of_restore(f"nothing to go on from in {source}")
         return None
@@ -321,20 +391,23 @@ class _Own:
         root.mkdir(mode=0o700, exist_ok=True)
         self.ready = True
 
-    def save(self, root: Path, generation: Generation, _loops: Loops) -> None:
+    def save(self, root: Path, generation: Generation, loops: Loops) -> None:
+        place = own.coded(loops.position(), loops.random_states()) if self._with_place else None
         try:
-            self._save_to(root, generation)
+            self._save_to(root, generation, place)
         except Exception as error:  # its own function may raise anything for a full disk
             if (spill := _spill(root)) is None:
                 raise
-            self._save_to(spill.begin(), generation)
+            self._save_to(spill.begin(), generation, place)
             spill.done(generation, ranks.shard())
             attach.tell(f"{error!r}: generation {generation} was written to {spill.root}")
 
-    def _save_to(self, root: Path, generation: Generation) -> None:
+    def _save_to(self, root: Path, generation: Generation, place: dict[str, Any] | None) -> None:
         try:
             self._save(str(own.begin(root, generation)))
-            own.commit(root, generation, ranks.shard(), _program())
+            hooks = attach.current()
+            about = {"program": _program(), "boundaries": hooks.minibatches if hooks else 0}
+            own.commit(root, generation, ranks.shard(), {**about, "place": place})
         except BaseException:
             if ranks.shard().world_size == 1:  # others may be writing there
                 own.undo(root, generation)

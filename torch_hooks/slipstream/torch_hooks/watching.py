@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which optimizers, schedulers, scalers and replicas a program has made, without any doing of it.
+"""Which optimizers, schedulers, scalers, replicas and loaders a program has made.
 
 Their constructors take a note; the objects themselves are not kept alive by it.
 """
@@ -24,6 +24,7 @@ _WATCHED = (
     ("torch.amp.grad_scaler", "GradScaler"),
     ("torch.cuda.amp.grad_scaler", "GradScaler"),  # before torch 2.3; after, a child of the other
     ("torch.nn.parallel.distributed", "DistributedDataParallel"),
+    ("torch.utils.data.dataloader", "DataLoader"),
 )
 _made: list[weakref.ref[Any]] = []
 _leader: list[Callable[[], object]] = []

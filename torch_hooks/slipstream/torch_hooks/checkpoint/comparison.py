@@ -5,8 +5,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from slipstream.torch_hooks.checkpoint import generations
 from slipstream.torch_hooks.checkpoint.errors import CheckpointError
 from slipstream.torch_hooks.checkpoint.generations import Shard
@@ -15,6 +13,10 @@ from slipstream.torch_hooks.checkpoint.reader import Reader
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    import torch
+else:
+    from slipstream.torch_hooks.lazy_torch import torch
 
 
 def differences(one: Path, other: Path) -> list[str]:

@@ -13,12 +13,14 @@ import sys
 from collections import Counter, OrderedDict
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from slipstream.torch_hooks.checkpoint.errors import CheckpointError, DamagedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    import torch
+else:
+    from slipstream.torch_hooks.lazy_torch import torch
 
 _AS_THEY_ARE = (bool, int, float, str)
 _DICTIONARIES: dict[str, type[dict[Any, Any]]] = {
@@ -150,8 +152,9 @@ def placed(described: dict[str, Any], storage: torch.UntypedStorage) -> torch.Te
 
 
 def _array(dtype: str, shape: list[int], raw: str) -> Any:  # noqa: ANN401 (numpy may not be there)
-    numpy = sys.modules.get("numpy")
-    if numpy is None:
-        raise CheckpointError("it holds numpy's values, and this program has not imported numpy")
+    try:
+        import numpy  # noqa: ICN001, PLC0415 (the program that wrote it had numpy)
+    except ImportError as error:
+        raise CheckpointError("it holds numpy's values, and numpy cannot be imported") from error
     flat = numpy.frombuffer(bytearray(base64.b85decode(raw)), dtype=dtype)
     return flat.reshape(shape)

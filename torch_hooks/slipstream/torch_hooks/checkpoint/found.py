@@ -11,14 +11,16 @@ import functools
 import itertools
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from slipstream.torch_hooks import watching
 from slipstream.torch_hooks.checkpoint.errors import CheckpointError
 from slipstream.torch_hooks.watching import alive
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+    import torch
+else:
+    from slipstream.torch_hooks.lazy_torch import torch
 
 
 @functools.cache
@@ -38,13 +40,23 @@ def _scaler() -> type[Any]:
 
 def named(parts: Sequence[object], names: Mapping[str, Any]) -> dict[str, Any]:
     """All with names: those without have that of their kind, by their order ("model 2")."""
-    called = dict(names)
-    for part in parts:
+    called = {name: _unwrapped(part) for name, part in names.items()}
+    for part in map(_unwrapped, parts):
         kind = next((name for one, name in _kinds() if isinstance(part, one)), type(part).__name__)
         numbers = (f"{kind} {number}" for number in itertools.count(2))
         free = (name for name in itertools.chain((kind,), numbers) if name not in called)
         called[next(free)] = part
     return called
+
+
+def _unwrapped(part: Any) -> Any:  # noqa: ANN401 (whatever has a state)
+    """The optimizer or the scheduler that accelerate's `prepare` has wrapped."""
+    if type(part).__module__.startswith("accelerate."):
+        for name in ("optimizer", "scheduler"):
+            inner = getattr(part, name, None)
+            if inner is not None:
+                return inner
+    return part
 
 
 def complete(given: Mapping[str, Any]) -> dict[str, Any]:

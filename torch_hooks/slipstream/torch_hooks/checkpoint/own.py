@@ -3,13 +3,16 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
+import ctypes
 import shutil
 import zlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from slipstream.torch_hooks.checkpoint import generations
 from slipstream.torch_hooks.checkpoint.checksums import PIECE_BYTES
+from slipstream.torch_hooks.checkpoint.encoding import Decoder, Encoder, placed
 from slipstream.torch_hooks.checkpoint.errors import (
     AnotherTrainingError,
     CheckpointError,
@@ -20,6 +23,10 @@ from slipstream.torch_hooks.checkpoint.generations import Generation, Shard
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
+
+    import torch
+else:
+    from slipstream.torch_hooks.lazy_torch import torch
 
 LAYOUT = "own"
 """In the index of a generation that holds such a checkpoint."""
@@ -41,7 +48,34 @@ def undo(root: Path, generation: Generation) -> None:
         (root / str(generation)).rmdir()
 
 
-def commit(root: Path, generation: Generation, shard: Shard, program: str) -> None:
+def coded(position: dict[str, Any], random_states: dict[str, Any]) -> dict[str, Any]:
+    """Where the training is and its random states, small enough to be part of the index."""
+    encoder = Encoder()
+    state = encoder.encode({"position": position, "random": random_states}, "place")
+    storages = [
+        base64.b85encode(ctypes.string_at(one.data_ptr(), one.nbytes())).decode()
+        for one in encoder.storages
+    ]
+    return {"state": state, "storages": storages}
+
+
+def place(
+    root: Path, generation: Generation, shard: Shard
+) -> tuple[dict[str, Any], dict[str, Any]] | None:
+    """The position and this rank's random states, if they were saved with it."""
+    size = generations.world_size(root, generation)
+    index = generations.read_index(root, generation, Shard(min(shard.rank, size - 1), size))
+    saved = index.get("place")
+    if saved is None:
+        return None
+    raw = [bytearray(base64.b85decode(one)) for one in saved["storages"]]
+    storages = [torch.tensor(list(one), dtype=torch.uint8).untyped_storage() for one in raw]
+    decoder = Decoder(lambda one: placed(one, storages[one["storage"]]))
+    found = decoder.decode(saved["state"])
+    return found["position"], found["random"]
+
+
+def commit(root: Path, generation: Generation, shard: Shard, about: dict[str, Any]) -> None:
     """It is written: from now on it counts; the first rank removes all before the last two."""
     content = {
         "restart": generation.restart,
@@ -49,7 +83,7 @@ def commit(root: Path, generation: Generation, shard: Shard, program: str) -> No
         "rank": shard.rank,
         "world_size": shard.world_size,
         "layout": LAYOUT,
-        "program": program,
+        **about,
         "files": _checksums(root / str(generation) / FOLDER),
     }
     generations.write_index(root / str(generation), shard, content)

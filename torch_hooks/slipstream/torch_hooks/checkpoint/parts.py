@@ -9,16 +9,18 @@ from __future__ import annotations
 import copy
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from slipstream.torch_hooks.checkpoint.encoding import local_tensor
 from slipstream.torch_hooks.checkpoint.errors import AnotherTrainingError, CheckpointError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    import torch
+
     from slipstream.torch_hooks.checkpoint.encoding import Encoder
     from slipstream.torch_hooks.checkpoint.reader import Reader
+else:
+    from slipstream.torch_hooks.lazy_torch import torch
 
 _DIFFERENCES_TOLD = 3
 
@@ -72,6 +74,33 @@ def restore(parts: Mapping[str, Any], reader: Reader) -> None:
     for name, part in parts.items():
         if isinstance(part, torch.nn.Module):
             _restore_module(part, saved[name], reader)
+
+
+def small_states(parts: Mapping[str, Any]) -> dict[str, Any]:
+    """What the body of an epoch may change before its first batch: schedulers, rates of learning.
+
+    Not what is learned: a loop that goes on in an epoch runs the beginning of its body again.
+    """
+    states: dict[str, Any] = {}
+    for name, part in parts.items():
+        if isinstance(part, torch.optim.Optimizer):
+            states[name] = [
+                {key: copy.deepcopy(value) for key, value in group.items() if key != "params"}
+                for group in part.param_groups
+            ]
+        elif isinstance(part, torch.optim.lr_scheduler.LRScheduler):
+            states[name] = copy.deepcopy(part.state_dict())
+    return states
+
+
+def restore_small(parts: Mapping[str, Any], states: dict[str, Any]) -> None:
+    """The opposite."""
+    for name, state in states.items():
+        if isinstance(parts[name], torch.optim.Optimizer):
+            for group, then in zip(parts[name].param_groups, state):  # noqa: B905 (Python 3.9)
+                group.update(then)
+        else:
+            parts[name].load_state_dict(state)
 
 
 def is_sharded(parts: Mapping[str, Any]) -> bool:

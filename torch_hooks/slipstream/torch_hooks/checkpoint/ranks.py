@@ -7,11 +7,15 @@ no such place, since a parked rank would keep the others waiting.
 
 from __future__ import annotations
 
-from typing import TypeVar
-
-import torch
+import sys
+from typing import TYPE_CHECKING, TypeVar
 
 from slipstream.torch_hooks.checkpoint.generations import Shard
+
+if TYPE_CHECKING:
+    import torch
+else:
+    from slipstream.torch_hooks.lazy_torch import torch
 
 T = TypeVar("T")
 
@@ -33,5 +37,7 @@ def gathered(value: T) -> list[T]:
 
 
 def _together() -> bool:
+    if "torch" not in sys.modules:
+        return False
     distributed = torch.distributed
     return distributed.is_available() and distributed.is_initialized()

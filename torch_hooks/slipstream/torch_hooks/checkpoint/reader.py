@@ -7,8 +7,6 @@ import mmap
 import os
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from slipstream.torch_hooks import copying
 from slipstream.torch_hooks.checkpoint import checksums, generations
 from slipstream.torch_hooks.checkpoint.encoding import Decoder, placed, storages_of
@@ -19,7 +17,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
+    import torch
+
     from slipstream.torch_hooks.checkpoint.generations import Generation, Shard
+else:
+    from slipstream.torch_hooks.lazy_torch import torch
 
 
 class Reader:
