@@ -19,7 +19,7 @@ BIN := .venv/bin
 VENV := .venv/.installed
 PROJECTS := pyproject.toml torch_hooks/pyproject.toml
 
-.PHONY: help setup native demo test unit up down bench chaos sweep plugins docs deb lint format clean
+.PHONY: help setup native demo test unit up down bench chaos sweep plugins docs wheels deb lint format clean
 .PHONY: wrapper docker-up docker-test docker-down
 
 help: ## this list
@@ -78,6 +78,12 @@ wrapper: $(VENV) ## the select wrapper on the Slurm of another Debian release: m
 docs: $(VENV) ## the documentation as a site, in build/site
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	echo "docs: build/site/index.html"
+
+wheels: $(VENV) ## the two wheels, in build/wheels; users need that of the hooks outside of jobs
+	@for project in . torch_hooks; do
+	  $(BIN)/python -m build --wheel --no-isolation --outdir build/wheels $$project > build/wheels.log 2>&1 || { cat build/wheels.log; exit 1; }
+	done
+	ls build/wheels/*.whl
 
 deb: ## the Debian package, for this host's Debian and exactly its Slurm; the last line is its file
 	@deploy/debian/build.sh

@@ -103,3 +103,48 @@ def test_the_hooks_need_nothing_but_python(wheels: dict[str, Path], tmp_path: Pa
     )
     assert len(modules) >= 4
     assert done.returncode == 0, done.stderr
+
+
+TWO_LINES = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from slipstream.torch_hooks.run import session
+assert "torch" not in sys.modules
+class Model:
+    def state_dict(self): return {}
+    def load_state_dict(self, state): pass
+class Loader:
+    def __init__(self): self.numbers = [1.5, 2]
+    def __len__(self): return 2
+    def __iter__(self): return iter([10, 20])
+with session(Model()) as run:
+    for epoch, batches in run.epochs(Loader(), range(1, 3)):
+        for batch in batches:
+            print(epoch, run.batch, batch, len(batches))
+        run.save()
+with session(save=print, load=print) as run:
+    run.boundary()
+    print(run.minibatches, run.restored)
+"""
+
+
+def test_the_two_lines_are_a_plain_loop_where_nothing_else_is(
+    wheels: dict[str, Path], tmp_path: Path
+) -> None:
+    """Outside of a job, with the wheel alone, without torch: nothing happens but the loop."""
+    with zipfile.ZipFile(wheels["slurm_slipstream_hooks"]) as archive:
+        archive.extractall(tmp_path)
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", TWO_LINES, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
+    )
+    assert done.stderr == ""
+    assert done.stdout.split("\n")[:2] == ["1 0 10 2", "1 1 20 2"]
+    assert done.stdout.split("\n")[-2] == "1 False"
+    assert sorted(path.name.partition("-")[0] for path in tmp_path.iterdir()) == [
+        "slipstream",
+        "slurm_slipstream_hooks",
+    ]

@@ -124,7 +124,7 @@ def test_tasks_that_train_apart_and_programs_own_files_are_carried(tmp_path: Pat
     root = tmp_path / "here/task-1"
     root.mkdir(parents=True)
     (own.begin(root, FIRST) / "mine.pt").write_bytes(b"state")
-    own.commit(root, FIRST, Shard(), "program")
+    own.commit(root, FIRST, Shard(), {"program": "program"})
     assert carry.carry_all(tmp_path / "here", tmp_path / "there") == len(b"state")
     ((_, folder),) = own.newest(tmp_path / "there/task-1", pytest.fail)
     assert (folder / "mine.pt").read_bytes() == b"state"

@@ -77,7 +77,7 @@ class WithItsOwn(Plain):
     def __getitem__(self, number: int) -> torch.Tensor:
         """A sample."""
         noise: Any = self.transforms["noise"]
-        drawn = noise[0].random() + noise[1].random()
+        drawn = float(noise[0].random() + noise[1].random())
         return torch.rand(1, generator=self.torchs) + number + drawn
 
 
@@ -168,6 +168,14 @@ class Remembering:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on there."""
         self.order, self.at, self.goes_on = state["order"], state["at"], True
+
+
+class Drawing:
+    """Batches drawn one by one."""
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        for _ in range(6):
+            yield torch.randint(SAMPLES, (BATCH,))
 
 
 def seeded_again(_worker: int) -> None:
@@ -296,8 +304,8 @@ def with_generator(**how: Any) -> Callable[[], Iterable[Any]]:  # noqa: ANN401 (
     )
 
 
-PERSISTENT = {"num_workers": 2, "persistent_workers": True}
-WORKERS = {"num_workers": 2}
+PERSISTENT: dict[str, Any] = {"num_workers": 2, "persistent_workers": True}
+WORKERS: dict[str, Any] = {"num_workers": 2}
 EXACT: dict[str, Program] = {
     "plain": Program(loader(Plain())),
     "shuffled": Program(loader(Augmented(), shuffle=True)),
@@ -380,7 +388,7 @@ REFUSED: dict[str, tuple[Program, str]] = {
         "the dataset draws from the process's random state while it goes on",
     ),
     "a loader that draws as it goes": (
-        Program(lambda: Drawing()),
+        Program(Drawing),
         "what gives the batches draws from the process's random state while it goes on",
     ),
     "persistent workers made inside the loop": (
@@ -394,7 +402,7 @@ _late: list[Any] = []
 def late(epoch: int) -> None:
     """A loader that is made in the body of the second epoch, and kept."""
     if epoch == 1:
-        _late[:] = [DataLoader(Validation(), BATCH, **PERSISTENT)]  # type: ignore[arg-type]  # a dict's values
+        _late[:] = [DataLoader(Validation(), BATCH, **PERSISTENT)]
         list(_late[0])
 
 
@@ -403,21 +411,14 @@ def is_slow(name: str) -> bool:
     return "workers" in name or "persistent" in name or name == "two alike"
 
 
-class Drawing:
-    """Batches drawn one by one."""
-
-    def __iter__(self) -> Iterator[torch.Tensor]:
-        for _ in range(6):
-            yield torch.randint(SAMPLES, (BATCH,))
-
-
 @pytest.mark.parametrize(
     ("name", "after"),
     [
         (name, after)
         for name in EXACT
         for after in (0, 3, IN_THE_SECOND_EPOCH, AT_AN_EPOCHS_END, IN_THE_THIRD)
-        if after == IN_THE_SECOND_EPOCH or (after == IN_THE_THIRD) > ("workers" in name)
+        if after == IN_THE_SECOND_EPOCH
+        or (after == IN_THE_THIRD) > ("workers" in name)
         or not is_slow(name)
     ],
 )
@@ -475,10 +476,10 @@ def test_loaders_are_torchs_own_again_afterwards() -> None:
 
 @pytest.mark.parametrize("sampler", [None, Shuffled()])
 def test_a_loaders_end_is_its_workers_end(sampler: Any) -> None:  # noqa: ANN401 (torch's)
-    """Nothing of ours keeps an iterator: one that is left to the collector waits for its workers."""
+    """Nothing of ours keeps an iterator: the collector would wait for its workers."""
     loops = Loops(lambda: None)
     loops.follow()
-    made: DataLoader[Any] = DataLoader(Plain(), BATCH, sampler=sampler, **PERSISTENT)  # type: ignore[arg-type]  # a dict's values
+    made: DataLoader[Any] = DataLoader(Plain(), BATCH, sampler=sampler, **PERSISTENT)
     gone = weakref.ref(made)
     for _, batches in loops.epochs(made, 2):
         list(batches)

@@ -20,6 +20,7 @@ from torch.utils.data import (
 )
 
 from slipstream.torch_hooks.checkpoint import randomness
+from slipstream.torch_hooks.checkpoint.loader_state import generators_of
 from slipstream.torch_hooks.checkpoint.loops import Loops
 
 if TYPE_CHECKING:
@@ -200,10 +201,154 @@ def test_a_loop_that_breaks_off_its_epochs_goes_on_with_the_next() -> None:
     assert loops.minibatches == 4
 
 
-def test_batches_have_the_length_of_their_loader() -> None:
-    """Progress bars ask for it."""
-    ((_, batches),) = Loops(lambda: None).epochs(plain(), 1)
-    assert len(batches) == 6  # type: ignore[arg-type]  # an Iterable by its type
+@pytest.mark.parametrize(
+    ("numbers", "first", "expected"),
+    [
+        (3, 1, [1, 2, 3]),
+        (range(1, 4), 0, [1, 2, 3]),
+        (range(9, 0, -4), 0, [9, 5, 1]),
+        ([7, 8, 9], 0, [7, 8, 9]),
+    ],
+)
+def test_epochs_have_the_numbers_that_they_are_given(
+    numbers: int | list[int], first: int, expected: list[int]
+) -> None:
+    """As in range(1, epochs + 1); a loop that goes on goes on with the right one."""
+    loops = Loops(lambda: None)
+    whole = [(number, list(batches)) for number, batches in loops.epochs(range(3), numbers, first)]
+    assert whole == [(number, [0, 1, 2]) for number in expected]
+    again = Loops(lambda: None)
+    again.restore({"loop": 1, "epoch": 1, "batches": 2, "minibatches": 5}, None)
+    rest = [(number, list(batches)) for number, batches in again.epochs(range(3), numbers, first)]
+    assert rest == [(expected[1], [2]), (expected[2], [0, 1, 2])]
+
+
+def _run_until(
+    stop: int, body: Callable[[Loops, list[Any]], None], seen: list[Any], saved: list[Any]
+) -> None:
+    def at_rest() -> None:
+        saved.append((loops.position(), loops.random_states()))
+        if len(saved) > stop:
+            raise Stopped
+
+    loops = Loops(at_rest)
+    with pytest.raises(Stopped):
+        body(loops, seen)
+
+
+def gone_on_at_each_rest(body: Callable[[Loops, list[Any]], None]) -> None:
+    """Stop a program at each of its rests, go on, and compare with the whole."""
+    seed(1)
+    whole: list[Any] = []
+    rests: list[int] = []
+    body(Loops(lambda: rests.append(len(whole))), whole)
+    for stop in range(len(rests)):
+        seed(1)
+        seen: list[Any] = []
+        saved: list[Any] = []
+
+        _run_until(stop, body, seen, saved)
+        seed(99)
+        again = Loops(lambda: None)
+        again.restore(*saved[-1])
+        body(again, seen)
+        assert seen == whole, f"stopped at rest {stop}"
+
+
+def test_an_epochs_batches_may_be_gone_through_twice() -> None:
+    """Each pass has its own order; a loop that goes on in the second leaves out the first."""
+
+    def body(loops: Loops, seen: list[Any]) -> None:
+        for epoch, batches in loops.epochs(plain(), 2):
+            for turn in ("first", "second"):
+                seen.extend((epoch, turn, batch.tolist()) for batch in batches)
+
+    gone_on_at_each_rest(body)
+
+
+def test_an_epoch_may_be_left_early_or_have_no_batches() -> None:
+    """By `break`, by `continue`, and by one batch alone."""
+
+    def body(loops: Loops, seen: list[Any]) -> None:
+        for epoch, batches in loops.epochs(plain(), 4):
+            if epoch == 1:
+                continue
+            if epoch == 2:
+                seen.append((epoch, next(iter(batches)).tolist()))
+                continue
+            for batch in batches:
+                seen.append((epoch, batch.tolist(), torch.rand(1).item()))
+                if loops.batch == 3:
+                    break
+
+    gone_on_at_each_rest(body)
+
+
+def test_what_breaks_off_goes_on_in_its_epoch_and_the_next() -> None:
+    """The loop's count of its batches is restored; `enumerate` would begin at 0."""
+
+    def body(loops: Loops, seen: list[Any]) -> None:
+        for epoch, batches in loops.epochs(plain(), 3):
+            for batch in batches:
+                seen.append((epoch, loops.batch, batch.tolist(), torch.rand(1).item()))
+                if loops.batch == 3:
+                    break
+
+    gone_on_at_each_rest(body)
+
+
+def test_a_loop_inside_the_loop_is_part_of_its_body() -> None:
+    """A validation that goes through `epochs`, too: the outer loop's place is the place."""
+
+    def body(loops: Loops, seen: list[Any]) -> None:
+        validation = DataLoader(Augmented(), 12)
+        for epoch, batches in loops.epochs(plain(), 2):
+            seen.extend((epoch, batch.tolist()) for batch in batches)
+            for _, checked in loops.epochs(validation, 1):
+                seen.append(("validated", [one.tolist() for one in checked]))
+
+    gone_on_at_each_rest(body)
+
+
+def test_batches_gone_through_twice_at_the_same_time_are_refused() -> None:
+    """Nobody could say which of the two was where."""
+    reasons: list[str] = []
+    loops = Loops(lambda: reasons.append(loops.why_not))
+    for _, batches in loops.epochs(range(4), 1):
+        assert list(zip(batches, batches)) == [(0, 0), (1, 1), (2, 2), (3, 3)]  # noqa: B905 (Python 3.9)
+    assert "twice at the same time" in reasons[-1]
+
+
+def test_batches_are_their_loader_in_all_but_their_iteration() -> None:
+    """Attributes read and written, its length, its class: PyTorch's own mnist asks for these."""
+    loader: Any = plain()
+    ((_, batches),) = Loops(lambda: None).epochs(loader, 1)
+    assert len(batches) == 6
+    assert len(batches.dataset) == 24
+    assert (batches.batch_size, batches.sampler, batches.drop_last) == (4, loader.sampler, False)
+    assert isinstance(batches, DataLoader)
+    batches.timeout = 3
+    assert loader.timeout == 3
+    with pytest.raises(ValueError, match="batch_size"):
+        batches.batch_size = 5
+    with pytest.raises(AttributeError, match="nothing_of_the_kind"):
+        getattr(batches, "nothing_of_the_kind")  # noqa: B009 (its type knows better)
+    assert dir(batches) == dir(loader)
+
+
+def test_batches_of_other_iterables_are_as_these_are() -> None:
+    """A list can be indexed, a stream has no length, a generator has a next."""
+    ((_, batches),) = Loops(lambda: None).epochs([5, 6], 1)
+    assert (batches[1], len(batches), 6 in batches, bool(batches)) == (6, 2, True, True)
+    ((_, batches),) = Loops(lambda: None).epochs(streamed(), 1)
+    with pytest.raises(TypeError):
+        len(batches)
+    assert len(list(batches)) == 6
+    loops = Loops(lambda: None)
+    for _, batches in loops.epochs((one for one in "abc"), 1):
+        assert next(batches) == "a"
+        assert list(batches) == ["b", "c"]
+    assert loops.minibatches == 3
 
 
 def test_a_loader_that_has_become_shorter_ends_its_epoch() -> None:
@@ -218,8 +363,8 @@ def test_a_loaders_generators_are_found_once_each() -> None:
     """The sampler's is often the loader's own."""
     loader: Any = with_generator()
     assert loader.sampler.generator is loader.generator
-    assert randomness.generators(loader) == [loader.generator]
-    assert randomness.generators(range(3)) == []
+    assert [one for _, one in generators_of([loader])] == [loader.generator]
+    assert generators_of([range(3)]) == []
 
 
 def test_random_states_come_back() -> None:

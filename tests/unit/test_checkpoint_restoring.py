@@ -307,7 +307,7 @@ def test_a_programs_own_checkpoint_is_not_ours_to_read(tmp_path: Path) -> None:
     (folder / "mine.pt").touch()
     problems: list[str] = []
     assert list(own.newest(tmp_path, problems.append)) == []
-    own.commit(tmp_path, SECOND, ALONE, "")
+    own.commit(tmp_path, SECOND, ALONE, {})
     assert list(own.newest(tmp_path, problems.append)) == [(SECOND, folder)]
     assert set(problems) == {
         f"generation {FIRST} is passed over: it was not written by the program's own means"
@@ -323,7 +323,7 @@ def test_a_programs_own_checkpoints_are_kept_for_two_generations(tmp_path: Path)
     all_of_them = [Generation(0, number) for number in range(5)]
     for generation in all_of_them:
         (own.begin(tmp_path, generation) / "mine.pt").touch()
-        own.commit(tmp_path, generation, ALONE, "")
+        own.commit(tmp_path, generation, ALONE, {})
     assert generations.generations(tmp_path) == all_of_them[-2:]
     (tmp_path / str(all_of_them[-1]) / "own/mine.pt").write_bytes(b"changed")
     problems: list[str] = []

@@ -258,7 +258,7 @@ def test_a_program_with_checkpoints_of_its_own_is_given_the_other_folder(
             raise RuntimeError("inline_container.cc: file write failed")
 
     since_s = time.time()
-    one = run.of_own_checkpoints(save, lambda _: None)
+    one = run.of_own_checkpoints(save, lambda _: None, with_place=True)
     one.begin()
     assert one.save()
     saved = generations.complete(place.durable)
@@ -280,7 +280,7 @@ def test_a_program_that_cannot_save_leaves_nothing_behind(
         Path(folder, "half").write_text("weights")
         raise ValueError("a bug of its own")
 
-    one = run.of_own_checkpoints(save, lambda _: None)
+    one = run.of_own_checkpoints(save, lambda _: None, with_place=True)
     one.begin()
     assert not one.save()
     assert not list(place.ramdisk.rglob("half"))

@@ -2,10 +2,10 @@
 """Lightning's training loop, saved before it fetches a batch and brought to its place again.
 
 Lightning's checkpoints have its counters, but neither random states nor a place in a loader, nor
-the values that it has collected in the epoch. Its loop fetches the remaining *number* of batches from
-the beginning of another order. So the random states before the epoch's iterators were made, before
-their first batch, and of the moment are saved beside its checkpoint, and the batches that were used
-are passed over.
+the values that it has collected in the epoch. Its loop fetches the remaining *number* of batches,
+from the beginning of another order. So the random states before the epoch's iterators were made,
+before their first batch, and of the moment are saved beside its checkpoint, and the batches that
+were used are passed over.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from slipstream.torch_hooks import attach
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     import torch
 

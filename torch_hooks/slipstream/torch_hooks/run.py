@@ -162,7 +162,8 @@ class Run:
             self._restore()
         with _harmless("checkpoint"):
             self._root = _folder(CHECKPOINT_VARIABLE)
-            if self._root or self.restored:
+            self.loops.is_plain = not (self._root or self.restored)
+            if not self.loops.is_plain:
                 self.loops.follow()
             if self._root:
                 if self._root.name.startswith(_TASK):

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The batches of one epoch: in all but their iteration the loader itself.
 
-    len(batches.dataset), batches.batch_size, isinstance(batches, DataLoader), batches.sampler.set_epoch(3)
+    len(batches.dataset), batches.batch_size, isinstance(batches, DataLoader)
+    batches.sampler.set_epoch(3)
 
 Attributes are read from and written to the loader; what `len`, `[]` and the like do is what the
 loader does.
@@ -49,7 +50,8 @@ class Batches:
         return stand_in
 
     def __iter__(self) -> Iterator[Any]:
-        return _begin(self)()
+        begin: Callable[[], Iterator[Any]] = object.__getattribute__(self, "_slipstream")[1]
+        return begin()
 
     def __getattr__(self, name: str) -> object:
         return getattr(_loader(self), name)
@@ -74,10 +76,6 @@ class Batches:
 
 def _loader(stand_in: Batches) -> Any:  # noqa: ANN401 (the user's)
     return object.__getattribute__(stand_in, "_slipstream")[0]
-
-
-def _begin(stand_in: Batches) -> Any:  # noqa: ANN401 (a function)
-    return object.__getattribute__(stand_in, "_slipstream")[1]
 
 
 @functools.lru_cache(maxsize=64)

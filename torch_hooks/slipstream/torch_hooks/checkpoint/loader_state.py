@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import sys
 import types
 from array import array
 from collections import deque
@@ -83,7 +84,7 @@ def generators_of(roots: Iterable[object]) -> list[tuple[str, Any]]:
     for at, root in enumerate(roots):
         if _is_loader(root):
             inner = {name: getattr(root, name, None) for name in _PARTS}
-            inner |= {path: sampler for path, sampler in samplers_of(root)}
+            inner |= dict(samplers_of(root))
             waiting += [(f"{at}.{name}", one, 0) for name, one in inner.items()]
         else:
             waiting.append((f"{at}", root, 0))
@@ -128,37 +129,44 @@ def _attributes(one: object) -> list[tuple[str, Any]]:
 
 def _inside(one: object) -> Iterator[tuple[str, object]]:
     """What an object holds, as far as a person would say that it is a part of it."""
-    if isinstance(one, (str, bytes, int, float, types.ModuleType, type)):
+    if isinstance(one, (str, bytes, int, float, types.ModuleType, type)) or _is_tensor(one):
         return
-    if isinstance(one, dict):
+    if isinstance(one, (dict, list, tuple, deque)):
         if len(one) <= _MANY_ITEMS:
-            yield from ((str(key), value) for key, value in one.items())
-    elif isinstance(one, (list, tuple, deque)):
-        if len(one) <= _MANY_ITEMS:
-            yield from ((str(at), value) for at, value in enumerate(one))
+            pairs = one.items() if isinstance(one, dict) else enumerate(one)
+            yield from ((str(key), value) for key, value in pairs)
     elif isinstance(one, functools.partial):
         yield from (("function", one.func), ("arguments", one.args), ("named", one.keywords))
     elif isinstance(one, types.MethodType):
         yield from (("self", one.__self__), ("function", one.__func__))
     elif isinstance(one, types.FunctionType):
-        for name, cell in zip(one.__code__.co_freevars, one.__closure__ or ()):  # noqa: B905 (Python 3.9)
-            try:
-                yield name, cell.cell_contents
-            except ValueError:
-                continue  # not filled yet
-        yield "defaults", one.__defaults__
+        yield from _closed_over(one)
     elif isinstance(one, types.BuiltinMethodType):
         yield "self", one.__self__  # such as random.Random(3).shuffle
-    elif not isinstance(one, torch.Tensor):
+    else:
         yield from _attributes(one)
 
 
+def _closed_over(function: types.FunctionType) -> Iterator[tuple[str, object]]:
+    names = function.__code__.co_freevars
+    for name, cell in zip(names, function.__closure__ or ()):  # noqa: B905 (Python 3.9)
+        try:
+            yield name, cell.cell_contents
+        except ValueError:
+            continue  # not filled yet
+    yield "defaults", function.__defaults__
+
+
+def _is_tensor(value: object) -> bool:
+    return "torch" in sys.modules and isinstance(value, torch.Tensor)
+
+
 def _is_list(value: object) -> bool:
-    return isinstance(value, (list, torch.Tensor)) or type(value).__name__ == "ndarray"
+    return isinstance(value, list) or type(value).__name__ == "ndarray" or _is_tensor(value)
 
 
 def _copied(value: Any) -> Any:  # noqa: ANN401 (a number, or many)
-    return value.clone() if isinstance(value, torch.Tensor) else copy.copy(value)
+    return value.clone() if _is_tensor(value) else copy.copy(value)
 
 
 def _mark(value: Any) -> Any:  # noqa: ANN401 (a number, or many)
@@ -192,7 +200,7 @@ def _to_save(path: str, value: Any) -> Any:  # noqa: ANN401 (a number, or many)
 
 
 def _give_back(owner: Any, name: str, value: Any, then: Any) -> None:  # noqa: ANN401 (see LoaderState)
-    if isinstance(value, list) and isinstance(then, (list, torch.Tensor)):
+    if isinstance(value, list) and (isinstance(then, list) or _is_tensor(then)):
         value[:] = then if isinstance(then, list) else then.tolist()  # an iterator may hold it
     elif _is_list(value) and getattr(value, "shape", None) == getattr(then, "shape", None):
         value[...] = then

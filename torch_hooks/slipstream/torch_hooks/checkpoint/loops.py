@@ -57,6 +57,8 @@ class Loops:
     ) -> None:
         self.minibatches = 0
         """How many were begun, in this process and in those before it."""
+        self.is_plain = False
+        """Nobody will ask where this loop is: it is only counted."""
         self._at_rest = at_rest
         self._on_resume = on_resume
         self._on_problem = on_problem
@@ -123,7 +125,9 @@ class Loops:
         self._resume = {"now": None, "epoch_began": None, **position, **(random_states or {})}
         then = self._resume["now"]
         if then is not None and isinstance(then["loader"], list) and then["loader"]:
-            self._on_problem("the loader's own generators were saved by earlier hooks: not restored")
+            self._on_problem(
+                "the loader's own generators were saved by earlier hooks: not restored"
+            )
         self._workers.restore(self._resume.get("workers") or [])
         self._set_random_state(self._resume["now"])
 
@@ -206,8 +210,15 @@ class Loops:
         known = self._loaders
         if [id(one) for one in loaders] != [id(one) for one in known]:
             self._loaders, self._why_not = loaders, ""
-            self._memory = LoaderState(_with_bases(loaders))
-            self._stateful = loaders[0] if len(loaders) == 1 and _is_stateful(loaders[0]) else None
+            self._memory, self._stateful = LoaderState(()), None
+            if self.is_plain:
+                return
+            try:
+                self._memory = LoaderState(_with_bases(loaders))
+            except Exception as error:  # noqa: BLE001 (attributes of the user's may do anything)
+                self._why_not = f"the loader cannot be looked into: {error!r}"
+            if len(loaders) == 1 and _is_stateful(loaders[0]):
+                self._stateful = loaders[0]
 
     def _iterate(self, loader: Iterable[Any]) -> Iterator[Any]:
         resume = self._resume
@@ -230,7 +241,7 @@ class Loops:
                     self._at_rest()
                 else:
                     self._why_not = "an epoch's batches are gone through twice at the same time"
-                if looks_ahead:
+                if looks_ahead and not self.is_plain:
                     self._last_asked = randomness.state()
                 try:
                     batch = ask()
@@ -248,6 +259,7 @@ class Loops:
         """The iterator of an epoch; in a restored process where it was."""
         if resume is None:
             return iter(loader)
+        iterator: Iterator[Any]
         given = resume.get("loader")
         if given is not None and self._stateful is not None:
             loader.load_state_dict(copy.deepcopy(given))
@@ -268,6 +280,8 @@ class Loops:
 
     def _watched(self, iterator: Iterator[Any]) -> Callable[[], Any]:
         """The next batch of something that may draw from the random states as it goes."""
+        if self.is_plain:
+            return iterator.__next__
         return _Watched(iterator.__next__, self._draws, "what gives the batches").next
 
     def _on_iterator(self, loader: Any, iterator: Any) -> None:  # noqa: ANN401 (torch's)
@@ -286,14 +300,24 @@ class Loops:
     def _draws(self, what: str) -> None:
         self._why_not = _DRAWS.format(what=what)
 
-    def _random_state(self) -> dict[str, Any]:
-        return {"process": randomness.state(), "loader": self._memory.state()}
+    def _random_state(self) -> dict[str, Any] | None:
+        if self.is_plain:
+            return None
+        try:
+            return {"process": randomness.state(), "loader": self._memory.state()}
+        except Exception as error:  # noqa: BLE001 (generators of the user's may do anything)
+            self._why_not = f"a random state cannot be read: {error!r}"
+            return None
 
     def _set_random_state(self, state: dict[str, Any] | None) -> None:
-        if state is not None:
+        if state is None:
+            return
+        try:
             randomness.restore(state["process"])
             if isinstance(state["loader"], dict):
                 self._memory.restore(state["loader"])
+        except Exception as error:  # noqa: BLE001 (as above)
+            self._on_problem(f"a random state is not as it was: {error!r}")
 
 
 class _Watched:
@@ -378,7 +402,9 @@ def _passed_over(iterator: Any, loader: Any, count: int) -> int:  # noqa: ANN401
         and getattr(iterator, "_dataset_kind", None) == _MAP_STYLE
         and hasattr(iterator, "_next_index")
         # A sampler of the user's may share a generator with the dataset.
-        and (all(is_torchs_own(one) for _, one in samplers_of(loader)) or not generators_of([loader]))
+        and (
+            all(is_torchs_own(one) for _, one in samplers_of(loader)) or not generators_of([loader])
+        )
     )
     step = iterator._next_index if only_sampler else iterator.__next__  # noqa: SLF001 (torch offers no public way)
     for done in range(count):

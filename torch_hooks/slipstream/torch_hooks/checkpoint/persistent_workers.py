@@ -88,7 +88,7 @@ class PersistentWorkers:
     def leave(self) -> None:
         """Loaders are as torch made them."""
         if self._original is not None:
-            sys.modules[_MODULE].DataLoader.__iter__ = self._original  # type: ignore[attr-defined]  # torch's
+            sys.modules[_MODULE].DataLoader.__iter__ = self._original
             self._original = None
         self._begun = []
 
@@ -181,7 +181,9 @@ class PersistentWorkers:
         finally:
             loader.worker_init_fn = inner
         seed = iterator._base_seed  # noqa: SLF001 (torch's)
-        begun = _Begun(weakref.ref(loader), reports, drawn_from, seed, is_late=self._is_late(loader))
+        begun = _Begun(
+            weakref.ref(loader), reports, drawn_from, seed, is_late=self._is_late(loader)
+        )
         self._begun = [one for one in self._begun if one.loader() not in (None, loader)]
         self._begun.append(begun)
         if saved is None:

@@ -46,7 +46,8 @@ class WorkerReports:
         self._inner = inner
         self._given = given
         self._workers = workers
-        self._memory = torch.zeros(workers * 2 * _SLOT_BYTES, dtype=torch.uint8).share_memory_()
+        memory: Any = torch.zeros(workers * 2 * _SLOT_BYTES, dtype=torch.uint8)
+        self._memory = memory.share_memory_()
 
     def __call__(self, worker: int) -> None:
         """In the worker, when it begins."""
@@ -94,7 +95,7 @@ class WorkerReports:
         raise ValueError("a loader's worker does not finish its report")
 
     def _address(self, worker: int, slot: int) -> int:
-        return self._memory.data_ptr() + (2 * worker + slot) * _SLOT_BYTES
+        return int(self._memory.data_ptr()) + (2 * worker + slot) * _SLOT_BYTES
 
 
 class _Worker:
@@ -110,12 +111,13 @@ class _Worker:
 
     def follow(self) -> None:
         """Be there when the worker begins a round, and when it has loaded a batch."""
-        kinds = torch.utils.data._DatasetKind  # noqa: SLF001 (torch offers no public place)
+        kinds: Any = torch.utils.data._DatasetKind  # noqa: SLF001 (torch offers no public place)
         create = kinds.create_fetcher
 
-        def create_fetcher(kind: Any, dataset: Any, collation: Any, collate: Any, *rest: Any) -> Any:  # noqa: ANN401 (torch's)
+        def create_fetcher(*arguments: Any) -> Any:  # noqa: ANN401 (torch's)
+            _kind, dataset, _collation, collate, *_ = arguments
             self._begin((dataset, collate))
-            fetcher = create(kind, dataset, collation, collate, *rest)
+            fetcher = create(*arguments)
             fetch = fetcher.fetch
 
             def fetched(index: Any) -> Any:  # noqa: ANN401 (torch's)
