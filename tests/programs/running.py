@@ -265,7 +265,7 @@ def in_class(cluster: Cluster, program: Program, job_class: str, *, park: bool =
 
 
 def moved_and_requeued(cluster: Cluster, program: Program) -> Report:
-    """Run a program that says it is restorable: parked, moved, then requeued by Slurm's own means.
+    """Run a program that says it is restorable: parked, requeued by Slurm's own means, then moved.
 
     Each time it must go on: its last process does only what was left.
     """
@@ -276,10 +276,13 @@ def moved_and_requeued(cluster: Cluster, program: Program) -> Report:
         job = run.job
         cluster.until("restorable", job, lambda: cluster.training(job).get("restorable"))
         _parked(run, report)
+        cluster.until("saved", job, lambda: _is_saved(cluster, job))
+        cluster.box.run("scontrol", "requeue", job)
+        cluster.until("requeued", job, lambda: cluster.why(job).get("phase") != "running")
+        cluster.until("trains again", job, lambda: _trains(cluster, job))
         nodes = cluster.why(job)["nodes"]
         _move(cluster, job)
-        cluster.until("trains elsewhere", job, lambda: _trains_again(cluster, job, nodes))
-        cluster.box.run("scontrol", "requeue", job)
+        cluster.until("trains elsewhere", job, lambda: _trains(cluster, job, nodes))
         run.go_fast()
         cluster.wait(job)
         report.outcomes = run.outcomes()
@@ -347,10 +350,16 @@ def _move(cluster: Cluster, job: str) -> None:
             return
 
 
-def _trains_again(cluster: Cluster, job: str, before: list[str]) -> bool:
+def _is_saved(cluster: Cluster, job: str) -> bool:
+    """Whether there is a checkpoint that it could go on from, so that a requeue costs little."""
+    box = cluster.box
+    return any(box.layout.durable.glob(f"*/{job}-*/r*"))
+
+
+def _trains(cluster: Cluster, job: str, not_on: list[str] | None = None) -> bool:
     why = cluster.why(job)
     training = why.get("training") or {}
-    elsewhere = why.get("phase") == "running" and why.get("nodes") != before
+    elsewhere = why.get("phase") == "running" and why.get("nodes") != not_on
     return bool(elsewhere and training.get("restorable") and training.get("phase") == "training")
 
 

@@ -62,7 +62,7 @@ class Tenant:
     @property
     def is_guest(self) -> bool:
         """Whether it rides on GPUs of others."""
-        return self.carrier.get("role") == "guest"
+        return self.carrier.get("role") == "guest" and not self.holds
 
     @property
     def keeps_guests_away(self) -> bool:
