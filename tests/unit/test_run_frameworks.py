@@ -77,7 +77,8 @@ def gone_on(script: str, folder: Path, at: int, *words: str) -> tuple[list[str],
 
 
 @pytest.mark.parametrize(
-    ("words", "at"), [(("0",), 11), (("0",), 16), (("2",), 11), (("2", "persistent"), 19)]
+    ("words", "at"),
+    [(("0",), 11), (("0",), 15), (("0",), 16), (("2",), 11), (("2", "persistent"), 19)],
 )
 def test_lightning_goes_on_at_its_place_in_an_epoch(
     tmp_path: Path, words: tuple[str, ...], at: int

@@ -145,6 +145,8 @@ class LightningLoop:
         if all(callable(getattr(one, "load_state_dict", None)) for one in loaders):
             return  # Lightning has told them their places
         fetched = data_fetcher.fetched
+        # Lightning has counted the used ones as fetched; counted twice they would end the epoch.
+        data_fetcher.fetched, data_fetcher.done = 0, False
         for _ in range(used):
             next(data_fetcher)
         if data_fetcher.length is not None:
