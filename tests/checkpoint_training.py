@@ -35,6 +35,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--optimizer", default="adam", choices=["adam", "momentum"])
     parser.add_argument("--workers", type=int, default=0)
+    parser.add_argument("--persistent", action="store_true", help="workers outlive an epoch")
     parser.add_argument("--epochs", type=int, default=4)
     parser.add_argument("--width", type=int, default=16)
     parser.add_argument("--pause-ms", type=float, default=0, help="between two mini-batches")
@@ -56,7 +57,8 @@ def main() -> None:
     scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=1_000_000)
     plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=1)
     scaler = torch.amp.GradScaler("cpu", init_scale=64.0, growth_interval=3)
-    loader = DataLoader(Samples(), 8, shuffle=True, num_workers=asked.workers)
+    how: dict[str, Any] = {"num_workers": asked.workers, "persistent_workers": asked.persistent}
+    loader = DataLoader(Samples(), 8, shuffle=True, **how)
     named: dict[str, Any] = {
         "optimizer": optimizer,
         "scheduler": scheduler,

@@ -71,6 +71,7 @@ with session(save=save, load=load) as run:
         (("--optimizer=momentum", "--workers=0"), 10),
         (("--optimizer=adam", "--workers=2"), 8),
         (("--optimizer=momentum", "--workers=2", "--find"), 3),
+        (("--optimizer=adam", "--workers=2", "--persistent"), 12),
     ],
 )
 def test_a_killed_training_goes_on_in_a_fresh_process_to_the_bit(
