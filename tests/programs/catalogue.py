@@ -30,6 +30,8 @@ class Program:
     """Whether it says that it can be moved: by the two lines or by a framework's checkpoints."""
     from_login_node: bool = False
     """Whether its line runs on the login node and submits the jobs itself."""
+    needs_old_python: bool = False
+    """Whether it is for a Python below 3.9, which PROGRAM_OLD_PYTHON names."""
     reason: str = ""
     """Of a program that the hooks cannot attach to: what `slipstream why` must say of it."""
 
@@ -139,5 +141,12 @@ UNATTACHED: Final = (
         reason="SLIPSTREAM_HOOKS",
     ),
     Program(name="without-torch", line="python without_torch.py", reason="torch"),
+    Program(
+        name="old-python",
+        line="$PROGRAM_OLD_PYTHON old_python.py $(python -c 'import importlib.util as look; "
+        'print(*look.find_spec("torch").submodule_search_locations)\')/lib/libtorch_cpu.so',
+        needs_old_python=True,
+        reason="3.9",
+    ),
 )
 """Programs that the hooks cannot attach to: their users must be told, and what to do."""

@@ -234,6 +234,7 @@ class Run:
             "HF_HUB_OFFLINE": "1",
             "TOKENIZERS_PARALLELISM": "false",
             "RAY_USAGE_STATS_ENABLED": "0",
+            "PROGRAM_OLD_PYTHON": old_python(),
         }
         return found if self.job_class else {**found, "SLIPSTREAM_HOOKS": "0"}
 
@@ -364,8 +365,20 @@ def _trains(cluster: Cluster, job: str, not_on: list[str] | None = None) -> bool
 
 
 def missing(program: Program) -> list[str]:
-    """Packages that it imports and that are not installed."""
-    return [one for one in program.packages if not _is_installed(one)]
+    """What it needs and what is not installed: packages that it imports, an old Python."""
+    old = ["a Python below 3.9"] if program.needs_old_python and not old_python() else []
+    return [one for one in program.packages if not _is_installed(one)] + old
+
+
+def old_python() -> str:
+    """A Python that the hooks do not run in, by its path; empty if there is none."""
+    pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
+    for version in ("3.6", "3.7", "3.8", "2.7"):
+        found = shutil.which(f"python{version}", path="/usr/bin:/usr/local/bin")
+        kept = sorted(pyenv.glob(f"{version}.*/bin/python{version}"))
+        if found or kept:
+            return found or str(kept[-1])
+    return ""
 
 
 def _is_installed(module: str) -> bool:

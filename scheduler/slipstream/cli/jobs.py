@@ -26,6 +26,12 @@ COLOURS: Final = {
 STANDS_STILL: Final = ("waits_for_turn", "paused", "parked")
 """What a job may do that runs for Slurm: it has its place, and stands still for others."""
 NOT_ATTACHED: Final = "not_attached"
+NO_MINIBATCH: Final = (
+    "attached, but no mini-batch was seen: no optimizer of torch's has stepped. A loop that "
+    "updates its parameters itself calls boundary() after each (docs/hooks.md, Boundaries)"
+)
+_LONG_S: Final = 60.0
+"""Within that a training has its first mini-batch, or is still loading its data."""
 _FILTERS: Final = ("user", "state", "partition", "account", "name")
 
 
@@ -127,6 +133,16 @@ def state_of(job: dict[str, Any]) -> str:
 def _is_unattached(job: dict[str, Any]) -> bool:
     over = job["phase"] in ("ended", "lost")
     return bool((job["training"] or {}).get("unattached")) and not over
+
+
+def shows_no_minibatch(job: dict[str, Any], now_s: float) -> bool:
+    """Whether it has imported torch long ago, or has ended, and no mini-batch of it was seen."""
+    training = job["training"] or {}
+    if training.get("minibatch") or training.get("import_s") is None or training.get("unattached"):
+        return False
+    if job["phase"] == "ended":
+        return True
+    return job["phase"] == "running" and now_s - job["since_s"] > _LONG_S
 
 
 def started(training: dict[str, Any]) -> str:

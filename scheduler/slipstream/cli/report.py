@@ -12,7 +12,7 @@ import click
 
 from slipstream.cli.cluster_report import cluster_lines, summed
 from slipstream.cli.daemon_api import ask, json_option, run_dir_option, show_json
-from slipstream.cli.jobs import again, started, state_of
+from slipstream.cli.jobs import NO_MINIBATCH, again, shows_no_minibatch, started, state_of
 from slipstream.cli.table import printable
 
 if TYPE_CHECKING:
@@ -161,6 +161,8 @@ def job_lines(answer: dict[str, Any]) -> list[str]:
 def notes(why: dict[str, Any]) -> list[str]:
     """What its user could change, as far as it can be told by now."""
     training = why["training"]
+    if shows_no_minibatch(why, time.time()):
+        return [NO_MINIBATCH]
     if not training or not training["minibatch"]:
         return []
     found = []

@@ -10,7 +10,15 @@ from urllib.parse import quote
 import click
 
 from slipstream.cli.daemon_api import ask, json_option, run_dir_option, show_json
-from slipstream.cli.jobs import STANDS_STILL, again, banner_of, started, state_of
+from slipstream.cli.jobs import (
+    NO_MINIBATCH,
+    STANDS_STILL,
+    again,
+    banner_of,
+    shows_no_minibatch,
+    started,
+    state_of,
+)
 from slipstream.cli.table import printable
 
 if TYPE_CHECKING:
@@ -59,7 +67,7 @@ def _lines(why: dict[str, Any]) -> list[str]:
         lines.append(f"  estimate: {why['estimate']['text']}")
     if why["nodes"]:
         lines.append(f"  nodes: {', '.join(why['nodes'])}")
-    lines += _training(why["training"] or {})
+    lines += _training(why)
     if why["advice"]:
         where = ", ".join(why["advice"]["nodes"]) or "nowhere for now"
         lines.append(f"  advised: {where}, {why['advice']['strength']}")
@@ -69,9 +77,10 @@ def _lines(why: dict[str, Any]) -> list[str]:
     return lines
 
 
-def _training(told: dict[str, Any]) -> list[str]:
+def _training(why: dict[str, Any]) -> list[str]:
     """What it has done in all its starts; also of a job that has ended."""
-    lines = []
+    told = why["training"] or {}
+    lines = [f"  {NO_MINIBATCH}"] if shows_no_minibatch(why, time.time()) else []
     if told.get("unattached"):
         lines.append(f"  not attached: {told['unattached_sentence']} [{told['unattached']}]")
     if told.get("minibatch"):

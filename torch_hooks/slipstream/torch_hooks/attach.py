@@ -378,8 +378,8 @@ def current() -> Session | None:
 
 
 def complain(kind: str, sentence: str) -> None:
-    """For parts of the hooks: count and tell what could not be done."""
-    _process.notes.problem(kind, sentence, always=True)
+    """For parts of the hooks: count and tell what could not be done; in a job, also its user."""
+    _process.notes.complain(kind, sentence, to_user=_process.block is not None)
 
 
 def tell(sentence: str) -> None:

@@ -6,11 +6,15 @@ SLIPSTREAM_HOOKS_LOG=1 writes to standard error, any other value is a file to ap
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from collections import Counter
 
 ENVIRONMENT_VARIABLE = "SLIPSTREAM_HOOKS_LOG"
+
+
+_MOST_PRINTED = 20
 
 
 class Notes:
@@ -19,6 +23,7 @@ class Notes:
     def __init__(self, destination: str) -> None:
         self._destination = destination
         self._counts: Counter[str] = Counter()
+        self._printed: set[str] = set()
 
     @property
     def total(self) -> int:
@@ -30,11 +35,26 @@ class Notes:
         """How often each kind was noted."""
         return dict(self._counts)
 
-    def problem(self, kind: str, sentence: str, *, always: bool = False) -> None:
-        """Count it; the first of its kind is a line in the log, of a rare kind each."""
+    def problem(self, kind: str, sentence: str) -> None:
+        """Count it; the first of its kind is a line in the log."""
         self._counts[kind] += 1
-        if always or self._counts[kind] == 1:
+        if self._counts[kind] == 1:
             self.say(f"{kind}: {sentence}")
+
+    def complain(self, kind: str, sentence: str, *, to_user: bool) -> None:
+        """Count what a user must know of: a training that cannot be saved, or did not go on.
+
+        Each is a line in the log. Where nobody asked for a log it is a line on standard error,
+        once for each sentence, if `to_user` says so.
+        """
+        self._counts[kind] += 1
+        line = f"{kind}: {sentence}"
+        if self._destination:
+            self.say(line)
+        elif to_user and line not in self._printed and len(self._printed) < _MOST_PRINTED:
+            self._printed.add(line)
+            with contextlib.suppress(OSError, ValueError):
+                sys.stderr.write(f"slipstream: {line}\n")
 
     def say(self, sentence: str) -> None:
         """Write a line to whoever asked for it; a full disk or a closed pipe is not our user's."""
