@@ -142,7 +142,7 @@ def shows_no_minibatch(job: dict[str, Any], now_s: float) -> bool:
         return False
     if job["phase"] == "ended":
         return True
-    return job["phase"] == "running" and now_s - job["since_s"] > _LONG_S
+    return bool(job["phase"] == "running" and now_s - job["since_s"] > _LONG_S)
 
 
 def started(training: dict[str, Any]) -> str:
