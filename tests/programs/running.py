@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 CLASSES: Final = ("guaranteed", "shared", "opportunistic")
 PACE_MS: Final = 60
 """How long reading a mini-batch takes while a program is to be slow."""
+SLOW_PACE_MS: Final = 200
+"""The same of one that is saved, requeued and moved meanwhile."""
 PATIENCE_S: Final = 240.0
 _LOOK_EVERY_S: Final = 0.2
 _PLAIN: Final = ""
@@ -136,7 +138,7 @@ class Run:
     """One program as a job, from its submission to what it printed."""
 
     def __init__(
-        self, cluster: Cluster, program: Program, job_class: str, *, slow: bool = False
+        self, cluster: Cluster, program: Program, job_class: str, *, pace_ms: int = 0
     ) -> None:
         self.cluster = cluster
         self.program = program
@@ -148,7 +150,8 @@ class Run:
         self.folder.chmod(0o777)
         self.output = self.folder / "out"
         self._slow = self.folder / "slow"
-        if slow:
+        self._pace_ms = pace_ms
+        if pace_ms:
             self._slow.touch()
         self.jobs: tuple[str, ...] = ()
 
@@ -226,7 +229,7 @@ class Run:
         hydra = ",".join(f"{name}:'{value}'" for name, value in flags.items())
         found = {
             "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-            "PROGRAM_PACE_MS": str(PACE_MS),
+            "PROGRAM_PACE_MS": str(self._pace_ms),
             "PROGRAM_SLOW": str(self._slow),
             "PROGRAM_FOLDER": str(self.folder),
             "PROGRAM_FLAGS": json.dumps(flags),
@@ -251,7 +254,7 @@ def in_class(cluster: Cluster, program: Program, job_class: str, *, park: bool =
     """Run a program in a class; parked once in between where that is asked for."""
     report = Report(program.name, job_class)
     park = park and not program.from_login_node
-    run = Run(cluster, program, job_class, slow=park)
+    run = Run(cluster, program, job_class, pace_ms=PACE_MS if park else 0)
     with _told(report):
         run.submit()
         if park:
@@ -271,7 +274,7 @@ def moved_and_requeued(cluster: Cluster, program: Program) -> Report:
     Each time it must go on: its last process does only what was left.
     """
     report = Report(program.name, "shared")
-    run = Run(cluster, program, "shared", slow=True)
+    run = Run(cluster, program, "shared", pace_ms=SLOW_PACE_MS)
     with _told(report):
         run.submit()
         job = run.job
@@ -298,7 +301,7 @@ def unattached(cluster: Cluster, program: Program) -> Report:
     `why` must name the cause; `jobs` and the job's own output must say that it is not attached.
     """
     report = Report(program.name, "shared")
-    run = Run(cluster, program, "shared", slow=True)
+    run = Run(cluster, program, "shared", pace_ms=PACE_MS)
 
     def told() -> dict[str, bool]:
         row = cluster.slipstream("jobs", "-j", run.job)

@@ -94,6 +94,21 @@ class Stream(IterableDataset[torch.Tensor]):
             yield torch.tensor([float(number)]) + (torch.rand(1) if self.noise else 0)
 
 
+class ShuffledArray(Sampler[int]):
+    """A sampler of the user's that shuffles an array in place."""
+
+    def __init__(self) -> None:
+        self.random = np.random.default_rng(4)
+        self.order = np.arange(SAMPLES)
+
+    def __len__(self) -> int:
+        return SAMPLES
+
+    def __iter__(self) -> Iterator[int]:
+        self.random.shuffle(self.order)
+        return iter(self.order.tolist())
+
+
 class Shuffled(Sampler[int]):
     """A sampler of the user's: shuffles in place with its own generator, and counts."""
 
@@ -339,6 +354,7 @@ EXACT: dict[str, Program] = {
     "workers, validated with workers": Program(
         loader(Augmented(), shuffle=True, **WORKERS), loader(Validation(), **WORKERS)
     ),
+    "a sampler that shuffles an array": Program(with_sampler(ShuffledArray)),
     "persistent": Program(loader(Plain(), shuffle=True, **PERSISTENT)),
     "persistent, in order": Program(loader(Plain(), **PERSISTENT)),
     "persistent, augmented": Program(loader(Augmented(), shuffle=True, **PERSISTENT)),

@@ -9,7 +9,7 @@ import pytest
 
 from core_world import request
 from slipstream.core.events import ClusterSeen, NodeReported
-from slipstream.core.figures import MOST_PARTS, Figures, taken
+from slipstream.core.figures import MOST_PARTS_OF_A_NODE, MOST_STARTS, Figures, taken
 from slipstream.core.machine import Machine
 from slipstream.core.sights import JobSight, Measured, Standing, Training
 from slipstream.scheduler import views
@@ -94,7 +94,7 @@ def test_a_job_that_is_requeued_for_ever_stays_small() -> None:
     figures = Figures(key="1")
     for restart in range(200):
         figures = taken(figures, "n1", replace(FIRST, restart=restart, began=restart))
-    assert len(figures.parts) <= MOST_PARTS
+    assert len(figures.parts) <= MOST_STARTS
     assert (figures.total.minibatches, figures.total.starts) == (200 * 130, 200)
 
 
@@ -167,3 +167,25 @@ def test_a_running_job_that_stands_still_is_told_apart(does: str, reason: str, s
     now = replace(FIRST, phase=does, node_reason=reason)
     one.handle(NodeReported(at_s=2.0, node="n1", jobs=(now,)))
     assert (views.why(one.state, "15") or {})["state"] == state
+
+
+def test_what_is_told_twice_of_a_start_that_is_only_a_sum_counts_once() -> None:
+    """Nodes tell the end of a start twice, and it may be long ago for the scheduler."""
+    figures = Figures(key="1")
+    for restart in range(MOST_STARTS + 5):
+        where = f"n{restart % 2}"
+        figures = taken(figures, where, replace(SECOND, restart=restart, began=restart))
+    before = figures.total
+    assert taken(figures, "n0", replace(SECOND, restart=0, began=0)) is figures
+    assert figures.total == before
+    assert (before.starts, before.moves) == (MOST_STARTS + 5, MOST_STARTS + 4)
+    assert before.again == 60 * (MOST_STARTS + 4), "each start is compared with the one before it"
+
+
+def test_many_steps_of_one_start_stay_small() -> None:
+    """A loop of sruns inside one allocation: its earliest parts become one."""
+    figures = Figures(key="1")
+    for step in range(100):
+        figures = taken(figures, "n1", replace(FIRST, began=step))
+    assert len(figures.parts) <= MOST_PARTS_OF_A_NODE
+    assert (figures.total.minibatches, figures.total.starts) == (100 * 130, 1)

@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,6 +18,7 @@ import pytest
 
 from occupancy_rig import simulated_node
 from parking_rig import FOREVER_NS, INJECT, page_in
+from slipstream.torch_hooks import hold
 from slipstream.torch_hooks.native import __main__ as native_build
 from slipstream.wire import gpu_state
 from slipstream.wire.control_block import Capability, Held, Phase, Request, Role
@@ -357,3 +359,21 @@ def test_who_takes_no_turns_has_no_thread_for_it(tmp_path: Path) -> None:
 
 def _threads(pid: int) -> int:
     return len(list(Path(f"/proc/{pid}/task").iterdir()))
+
+
+def test_threads_that_fork_at_the_same_time_all_come_back() -> None:
+    """Each fork ends the watching thread before, and starts it after: one is enough."""
+    watching = hold.Hold.__new__(hold.Hold)
+    watching._pauses, watching._stopping = 0, False  # noqa: SLF001 (without a page)
+    watching._ended = threading.Lock()  # noqa: SLF001 (as above)
+    watching._pauses += 2  # noqa: SLF001 (two forks have begun)
+    started: list[int] = []
+    watching._watch = lambda: started.append(1)  # type: ignore[method-assign]  # noqa: SLF001
+    watching.start()
+    assert not started
+    watching.start()
+    watching.start()  # a thread that did not end in time is not waited for
+    deadline_s = time.monotonic() + PATIENCE_S
+    while not started and time.monotonic() < deadline_s:
+        time.sleep(0.01)
+    assert started == [1]

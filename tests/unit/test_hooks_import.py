@@ -396,3 +396,25 @@ def test_other_import_hooks_and_ours_bear_each_other(
     module = importlib.import_module("watched_g")
     assert importlib.util.find_spec("watched_nothing") is None
     assert (happened, module.__name__) == (["after"], "watched_g")
+
+
+def test_a_lazy_torch_stays_lazy_when_something_else_is_imported() -> None:
+    """The recipe of importlib's documentation; to look at such a module would import it."""
+    program = """
+import importlib.util, sys
+spec = importlib.util.find_spec("torch")
+spec.loader = importlib.util.LazyLoader(spec.loader)
+torch = sys.modules["torch"] = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(torch)
+import colorsys
+assert type(torch).__name__ == "_LazyModule", type(torch)
+"""
+    environment = {**os.environ, "PYTHONPATH": str(INJECT)}
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")

@@ -41,3 +41,12 @@ def test_a_log_that_was_asked_for_has_all_of_it(
     notes.complain("restore", "nothing to go on from", to_user=True)
     assert (tmp_path / "log").read_text().count("nothing to go on from") == 2
     assert capsys.readouterr().err == ""
+
+
+def test_a_program_without_standard_error_is_not_disturbed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A daemon may have None there."""
+    monkeypatch.setattr("sys.stderr", None)
+    Notes("").complain("not restorable", "why", to_user=True)
+    Notes("1").say("a sentence")

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from node_world import GIB, World, guest, shared
+from node_world import GIB, World, guest, owner, shared
 from slipstream.core.node.commands import Hold, Park, SetCap, Unpark
 from slipstream.core.node.events import JobArrived, ParkOrdered
 from slipstream.core.node.reasons import NodeReason
@@ -286,3 +286,30 @@ def test_guests_beside_a_job_that_runs_beside_a_held_one_share_what_is_left() ->
     caps = [world.bodies[job].cap_mib for job in (2, 3)]
     assert all(caps)
     assert sum(caps) <= 10 * GIB
+
+
+def test_jobs_that_take_turns_beside_an_owner_do_not_starve_beside_a_held_one() -> None:
+    """The one that runs now leaves before the next begins; the owner stays, and counts."""
+    world = World(RULES).gpus("a", memory_mib=80 * GIB)
+    world.arrive(owner(9), memory_mib=4 * GIB)
+    for job_id in (1, 2, 3):
+        world.arrive(shared(job_id), can_hold=True, memory_mib=30 * GIB)
+    world.run(60)
+    world.bodies[1].rests = True
+    world.run(30)
+    before = [world.bodies[job].done for job in (2, 3)]
+    world.run(300)
+    done = [world.bodies[job].done - then for job, then in zip((2, 3), before, strict=True)]
+    assert min(done) > max(done) / 2
+
+
+def test_nobody_begins_beside_a_held_job_whose_memory_is_not_known() -> None:
+    """After a restart of the coordinator NVML has not been asked yet."""
+    world = pair()
+    world.bodies[1].rests = True
+    world.run(RULES.idle_pass_s + 1)
+    told = world.machine.jobs[1].told
+    assert told is not None
+    assert world.machine._fits_beside(2, [1])  # noqa: SLF001 (what decides)
+    world.machine.handle(replace(told, at_s=world.now_s, resident_mib=None))
+    assert not world.machine._fits_beside(2, [1])  # noqa: SLF001 (as above)

@@ -191,3 +191,13 @@ def test_numbers_that_cannot_be_are_bounded() -> None:
     assert counts.minibatches <= 1 << 53
     assert counts.resumed_at <= 1 << 53
     assert max(counts.train_ns, counts.save_ns, counts.launch_ns) < 1 << 64
+
+
+def test_a_page_that_changes_its_pid_for_ever_stays_small() -> None:
+    """A user may write anything: old trainings become one sum, and the total stays right."""
+    counts = TrainingCounts()
+    for pid in range(1, 3001):
+        counts.looked({"a": trains(pid, 2, began_s=10.0 + pid)})
+    assert counts.minibatches == 6000
+    assert max(len(counts.crews), len(counts.processes)) <= 600
+    assert from_data(json.loads(json.dumps(counts.as_data()))) == counts

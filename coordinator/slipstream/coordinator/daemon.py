@@ -87,7 +87,7 @@ class Coordinator:
         self.saver = Saver(self)
         self.measuring = Measuring(self._procfs, settings.run_dir / "figures.json")
         self.unattached = Unattached(self._procfs, str(settings.inject_dir))
-        self._uses: list[ProcessUse] = []
+        self._uses: list[ProcessUse] | None = None
         self._cgroups = DeviceCgroups(settings.cgroup_root, settings.node)
         self._blocks: dict[Path, blocks.Block] = {}
         self._empty_since_s: dict[int, float] = {}

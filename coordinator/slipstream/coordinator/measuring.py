@@ -54,6 +54,8 @@ _MOST_ENDED: Final = 256
 _TIMES_TOLD: Final = 2
 """A scheduler that is killed over the first has the second."""
 _VERSION: Final = 1
+_TELLS_WITHIN_S: Final = 10.0
+"""How long a task may take from its start to its own program."""
 _KEPT: Final = (
     *("alone", "alone_on_node", "gpu_memory_mib", "busy_s", "gpus", "restart", "began"),
     *("parked_s", "share_s", "shared_s", "lived_s", "host_memory_mib", "waited_s"),
@@ -111,8 +113,8 @@ class JobMeter:
     """No other job has had one of its GPUs."""
     alone_on_node: bool = True
     gpu_memory_mib: float = 0.0
-    resident_mib: int = 0
-    """What its processes have on the fullest of its GPUs now."""
+    resident_mib: int | None = None
+    """What its processes have on the fullest of its GPUs now; None: NVML was not asked yet."""
     gpu_pids: frozenset[int] = frozenset()
     """Its processes that have anything there."""
     quiet_since_s: float | None = None
@@ -254,14 +256,15 @@ class Measuring:
         self,
         seats: Mapping[int, Seat],
         blocks: Iterable[Block],
-        uses: Sequence[ProcessUse],
+        uses: Sequence[ProcessUse] | None,
         now_s: float | None = None,
         *,
         tells: Collection[str] = (),
     ) -> None:
         """Take in what is so now; the last figures of jobs that have left are kept to be told.
 
-        `tells`: the GPUs of which it is known which process uses them.
+        `uses` is what NVML told, None before it was asked for the first time. `tells`: the GPUs of
+        which it is known which process uses them.
         """
         now_s = time.monotonic() if now_s is None else now_s
         self._let_go(seats)
@@ -273,7 +276,8 @@ class Measuring:
         for job, told in pages.items():
             self.meters[job].counts.looked(told)
         self._neighbours(seats)
-        self._gpu(seats, uses, tells, now_s)
+        if uses is not None:
+            self._gpu(seats, uses, tells, now_s)
         for job, seat in seats.items():
             meter = self.meters[job]
             meter.gpus = max(meter.gpus, len(seat.gpu_uuids))
@@ -328,6 +332,8 @@ class Measuring:
             if "SLURM_JOB_ID" in environment:  # before that it has not come to its own program
                 meter.restart = number(environment.get("SLURM_RESTART_COUNT", "")) or 0
                 return
+        if meter.lived_s > _TELLS_WITHIN_S:  # its user has taken these variables away
+            meter.restart = 0
 
     # --- over the end of a job, and a restart of this daemon ------------------------------------
 
@@ -376,8 +382,14 @@ class Measuring:
         except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
             _log.warning("%s holds no totals, they begin anew: %r", self._path, error)
             self.meters, self.ended = {}, []
-        self._let_go(seats)
-        self.meters = {job: one for job, one in self.meters.items() if job in seats}
+        # A job that was requeued meanwhile has tasks that began later: another start of it.
+        same = {
+            job: seat
+            for job, seat in seats.items()
+            if job in self.meters and not _is_another_start(self.meters[job], seat)
+        }
+        self._let_go(same)
+        self.meters = {job: one for job, one in self.meters.items() if job in same}
 
     def _neighbours(self, seats: Mapping[int, Seat]) -> None:
         on: dict[str, list[int]] = {}
@@ -407,7 +419,7 @@ class Measuring:
         self.on_gpu = {}
         for use in uses:
             job = self._job_of(use.pid, tasks)
-            if not job:
+            if job not in self.meters:  # none of ours, or left behind by a job that is gone
                 continue
             self.on_gpu.setdefault(job, set()).add(use.pid)
             key = (job, use.uuid)
@@ -496,6 +508,11 @@ def _phases_of_training(pages: Sequence[Progress]) -> set[Phase]:
 def _meter(told: Mapping[str, Any]) -> JobMeter:
     counts = training_counts.from_data(told["counts"])
     return JobMeter(counts=counts, **{name: told[name] for name in _KEPT})
+
+
+def _is_another_start(meter: JobMeter, seat: Seat) -> bool:
+    began = [task.started_ticks for task in seat.tasks]
+    return bool(meter.began and began) and min(began) > meter.began
 
 
 def _page_name(block: Block) -> str:

@@ -7,6 +7,7 @@ import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 _UID = re.compile(rb"^Uid:\t(\d+)", re.MULTILINE)
 _GID = re.compile(rb"^Gid:\t(\d+)", re.MULTILINE)
@@ -30,6 +31,9 @@ class Spent:
 
     cpu_ticks: int = 0
     resident_pages: int = 0
+
+
+_MOST_ENVIRONMENT_BYTES: Final = 256 << 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,8 +111,11 @@ class ProcFs:
         return list(dict.fromkeys(one for one in names if not one.endswith(" (deleted)")))
 
     def environment(self, pid: int) -> dict[str, str]:
-        """What it was started with; empty if that cannot be read."""
-        text = self._read(pid, "environ").decode(errors="replace")
+        """What it was started with; empty if that cannot be read.
+
+        Its user can make that as long as memory is: what comes after the first part is not read.
+        """
+        text = self.head(pid, "environ", _MOST_ENVIRONMENT_BYTES).decode(errors="replace")
         pairs = (entry.partition("=") for entry in text.split("\0"))
         return {name: value for name, equals, value in pairs if equals}
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _MOST: Final = 1 << 53
 """As large as a number may be that JSON carries whole."""
-_MOST_PROCESSES: Final = 1024
+_MOST_PROCESSES: Final = 256
 """Of one start; of more, those that left first are only in the sums."""
 _OF_A_MINIBATCH: Final = ("minibatches", "last_boundary_ns", "minibatch_ns", "first_boundary_ns")
 _OF_A_PROCESS: Final = ("baton_waited_ns", "parked_ns", "saving_ns", "gated_ns", "resumed_at")
@@ -56,6 +56,8 @@ class TrainingCounts:
 
     crews: list[int] = field(default_factory=list)
     """Mini-batches of each training, by its slowest process; never less than it was."""
+    folded: int = 0
+    """Mini-batches of trainings that no process below is part of any more."""
     processes: dict[str, Process] = field(default_factory=dict)
     """By page, pid and image; the latest last."""
     living: dict[str, str] = field(default_factory=dict)
@@ -71,7 +73,7 @@ class TrainingCounts:
     @property
     def minibatches(self) -> int:
         """Done in this start."""
-        return min(sum(self.crews), _MOST)
+        return min(self.folded + sum(self.crews), _MOST)
 
     def trained(self) -> list[Progress]:
         """What each process that has trained said last."""
@@ -178,6 +180,18 @@ class TrainingCounts:
         gone = [key for key in self.processes if key not in self.living.values()]
         for key in gone[: max(0, len(self.processes) - _MOST_PROCESSES)]:
             del self.processes[key]
+        if len(self.crews) > 2 * _MOST_PROCESSES:
+            self._fold()
+
+    def _fold(self) -> None:
+        """Keep only the trainings that a known process is part of; the others as one sum."""
+        used = sorted({one.crew for one in self.processes.values() if one.crew >= 0})
+        place = {crew: at for at, crew in enumerate(used)}
+        kept = [self.crews[crew] for crew in used]
+        self.folded = min(self.folded + sum(self.crews) - sum(kept), _MOST)
+        self.crews = kept
+        for one in self.processes.values():
+            one.crew = place.get(one.crew, -1)
 
     # --- over a restart of the coordinator ------------------------------------------------------
 

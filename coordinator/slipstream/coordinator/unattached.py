@@ -190,14 +190,16 @@ class Unattached:
                 self._write(one, now_s)
 
     def tidy(self, now_s: float) -> None:
-        """Let go of the processes that wrote to jobs' output; one that hangs is ended."""
+        """Let go of the processes that wrote to jobs' output; one that hangs is ended.
+
+        Never waits for one: a user's file system may keep it from dying.
+        """
         for teller, until_s in list(self._tellers):
-            if teller.poll() is None and now_s < until_s:
+            if teller.poll() is None:
+                if now_s >= until_s:
+                    teller.kill()
                 continue
             self._tellers.remove((teller, until_s))
-            if teller.returncode is None:
-                teller.kill()
-                teller.wait()
             _, complaint = as_user.last_words(teller)
             if teller.returncode == 0:
                 self.lines_written += 1

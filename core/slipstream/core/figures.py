@@ -29,8 +29,10 @@ if TYPE_CHECKING:
     from slipstream.core.sights import Training
     from slipstream.core.state import State
 
-MOST_PARTS: Final = 64
+MOST_STARTS: Final = 64
 """Of one job; the earliest starts of a job with more are kept as one sum."""
+MOST_PARTS_OF_A_NODE: Final = 16
+"""In one start (steps that follow each other at a distance); the earliest are kept as one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +93,10 @@ class Figures:
     """By restart, then in the order they came."""
     earlier: Total = field(default_factory=Total)
     """Starts that are no longer in `parts`."""
+    folded_up_to: int = -1
+    """The latest of them by its restart: what a node tells of these once more is known."""
+    folded_last: tuple[Part, ...] = ()
+    """The parts of the latest of them, with which the next start is compared."""
     minibatch_ms: float | None = None
     """The latest pace that was told."""
     alone_ms: float | None = None
@@ -103,7 +109,7 @@ class Figures:
     @property
     def total(self) -> Total:
         """Over all starts."""
-        found, before = self.earlier, None
+        found, before = self.earlier, self.folded_last or None
         for start in self.starts():
             one = _of_start(start, before)
             found, before = _added(found, one), start
@@ -161,6 +167,8 @@ def taken(figures: Figures, node: str, told: Training) -> Figures:
     """The figures with what a node told; the same object if nothing is new."""
     latest = max((part.restart for part in figures.parts), default=0)
     restart = latest if told.restart is None else told.restart
+    if restart <= figures.folded_up_to:
+        return figures
     part = Part(
         restart=restart,
         node=node,
@@ -182,7 +190,9 @@ def taken(figures: Figures, node: str, told: Training) -> Figures:
         at = is_same.index(True)
         parts = (*figures.parts[:at], _highest(figures.parts[at], part), *figures.parts[at + 1 :])
     else:
-        parts = tuple(sorted((*figures.parts, part), key=lambda one: one.restart))
+        known = _merged([one for one in figures.parts if one.restart == restart], node)
+        others = (one for one in figures.parts if one.restart != restart)
+        parts = tuple(sorted((*others, *known, part), key=lambda one: one.restart))
     changed = replace(figures, parts=parts)
     if restart >= latest:  # what is not a total is the latest start's
         changed = replace(
@@ -197,6 +207,18 @@ def taken(figures: Figures, node: str, told: Training) -> Figures:
     return figures if changed == figures else _bounded(changed)
 
 
+def _merged(parts: list[Part], node: str) -> list[Part]:
+    """The parts of one start, its two earliest on a node as one if there are many there."""
+    here = [one for one in parts if one.node == node]
+    if len(here) < MOST_PARTS_OF_A_NODE:
+        return parts
+    first, second = here[:2]
+    summed = {name: (getattr(first, name) or 0) + (getattr(second, name) or 0) for name in _ADDS}
+    resumed_at = max(first.resumed_at, second.resumed_at)
+    both = replace(second, **summed, resumed_at=resumed_at)  # type: ignore[arg-type]  # numbers
+    return [both if one is second else one for one in parts if one is not first]
+
+
 def _or(now: float | None, before: float | None) -> float | None:
     return before if now is None else now
 
@@ -205,6 +227,15 @@ def _is_same(one: Part, other: Part) -> bool:
     return (one.restart, one.node, one.began) == (other.restart, other.node, other.began)
 
 
+_ADDS: Final = (
+    "minibatches",
+    "train_s",
+    "save_s",
+    "waited_s",
+    "parked_s",
+    "share_s",
+    "shared_s",
+)
 _GROWS: Final = tuple(
     one.name for one in fields(Part) if one.name not in ("restart", "node", "began", "measured")
 )
@@ -275,9 +306,14 @@ def _latest(starts: list[tuple[Part, ...]], name: str) -> float | None:
 
 
 def _bounded(figures: Figures) -> Figures:
-    """With its earliest starts as one sum, if there are many parts."""
-    while len(figures.parts) > MOST_PARTS and len(starts := figures.starts()) > 1:
+    """With its earliest starts as one sum, if there are many of them."""
+    while len(starts := figures.starts()) > MOST_STARTS:
         first, rest = starts[0], figures.parts[len(starts[0]) :]
-        earlier = _added(figures.earlier, _of_start(first, None))
-        figures = replace(figures, parts=rest, earlier=earlier)
+        figures = replace(
+            figures,
+            parts=rest,
+            earlier=_added(figures.earlier, _of_start(first, figures.folded_last or None)),
+            folded_up_to=first[0].restart,
+            folded_last=first,
+        )
     return figures

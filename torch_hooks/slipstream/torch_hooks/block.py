@@ -120,10 +120,11 @@ class Block:
     def write(self, **fields: int) -> None:
         """Change fields of `Up`, together."""
         words = self._words
-        words[_SEQUENCE] += 1
+        busy = words[_SEQUENCE] | 1  # odd whatever another thread has left
+        words[_SEQUENCE] = busy
         for name, value in fields.items():
             words[word(Up, name)] = value
-        words[_SEQUENCE] += 1
+        words[_SEQUENCE] = busy + 1
 
     def boundary(self, minibatches: int, at_ns: int, minibatch_ns: int) -> bool:
         """What changes at each boundary; the same as `write`, without its loop.

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import ModuleType
 
+_HELD_AT = ("torch.nn.modules.module", "torch.optim.optimizer")
 _before: Callable[[], None] | None = None
 _lock = threading.RLock()
 _let_go: list[Callable[[], object]] = []
@@ -28,8 +29,7 @@ def hold(before: Callable[[], None]) -> None:
     global _before  # noqa: PLW0603 (a process has one first use)
     _before = before
     if "torch" in sys.modules:
-        modules = importlib.import_module("torch.nn.modules.module")
-        optimizer = importlib.import_module("torch.optim.optimizer")
+        modules, optimizer = map(importlib.import_module, _HELD_AT)
         _let_go.append(modules.register_module_forward_pre_hook(device_is_wanted).remove)
         _let_go.append(optimizer.register_optimizer_step_pre_hook(device_is_wanted).remove)
     if "torch.cuda" in sys.modules:
@@ -38,8 +38,14 @@ def hold(before: Callable[[], None]) -> None:
 
 def hold_later(before: Callable[[], None]) -> None:
     """The same while the program goes on in another thread; nothing if that is seen to already."""
-    if _before is None:
+    # Called in a thread of ours: an import there could meet the program's own half-way.
+    if _before is None and all(map(_is_imported, _HELD_AT)):
         hold(before)
+
+
+def _is_imported(name: str) -> bool:
+    spec = getattr(sys.modules.get(name), "__spec__", None)
+    return spec is not None and not getattr(spec, "_initializing", False)
 
 
 def device_is_wanted(*_: object) -> None:

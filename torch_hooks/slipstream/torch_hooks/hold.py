@@ -63,6 +63,8 @@ class Hold:
         self._notes = notes
         self._before_first_use = before_first_use
         self._stopping = False
+        self._pauses = 0
+        """How many forks are under way: threads may fork at the same time."""
         self._in_force = False
         self._at_operators = False
         self._tried = False
@@ -78,8 +80,12 @@ class Hold:
 
     def start(self) -> None:
         """Watch the page. Not a thread of `threading`: nobody else's list has it."""
+        self._pauses = max(0, self._pauses - 1)
+        if self._pauses:
+            return
         self._stopping = False
-        self._ended.acquire()
+        if not self._ended.acquire(blocking=False):
+            return  # the thread did not end in time, and goes on
         try:
             _thread.start_new_thread(self._watch, ())
         except RuntimeError as error:  # no more threads
@@ -88,6 +94,7 @@ class Hold:
 
     def pause(self) -> None:
         """Have the thread end; a hold that is in force stays so."""
+        self._pauses += 1
         self._stopping = True
         deadline_s = time.monotonic() + _JOIN_S
         while time.monotonic() < deadline_s:

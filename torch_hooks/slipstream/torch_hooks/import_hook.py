@@ -178,7 +178,9 @@ class _Finder:
             watched = self.waits_for.get(name)
             if module is None or watched is None or watched.executes:
                 continue
-            spec = getattr(module, "__spec__", None)
+            if type(module).__module__ == "importlib.util":
+                continue  # a lazy one: to look at it would import it
+            spec = vars(module).get("__spec__")
             if spec is not None and not getattr(spec, "_initializing", False):
                 self._is_there(name, watched)
 

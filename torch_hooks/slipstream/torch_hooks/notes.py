@@ -53,7 +53,7 @@ class Notes:
             self.say(line)
         elif to_user and line not in self._printed and len(self._printed) < _MOST_PRINTED:
             self._printed.add(line)
-            with contextlib.suppress(OSError, ValueError):
+            with contextlib.suppress(Exception):  # it may be None, or a stream of the program's
                 sys.stderr.write(f"slipstream: {line}\n")
 
     def say(self, sentence: str) -> None:
@@ -67,7 +67,7 @@ class Notes:
             else:
                 with open(self._destination, "a", encoding="utf-8") as log:  # noqa: PTH123 (no pathlib in a user's process)
                     log.write(line)
-        except (OSError, ValueError):
+        except Exception:  # noqa: BLE001 (standard error may be None, or the program's own stream)
             self._destination = ""
 
 

@@ -113,8 +113,9 @@ class JobReported:
     """What of it lives in host memory for now, because it did not fit."""
     is_starting: bool = False
     """It is not near the GPU yet, and will look at what it is asked before it uses it."""
-    resident_mib: int = 0
-    """What its processes have on the fullest of its GPUs now, also before they train."""
+    resident_mib: int | None = 0
+    """What its processes have on the fullest of its GPUs now, also before they train; None: nobody
+    has measured it yet."""
     quiet_since_s: float | None = None
     """Since when its processes have not used a GPU; None: they do, or nobody can measure it."""
     can_hold: bool = False

@@ -313,15 +313,19 @@ class NodeMachine:
         more = 1 + self.rules.headroom_pct / 100
         for name in self.jobs[job_id].job.gpus:
             there = [one for one in stopped if name in self.jobs[one].job.gpus]
+            if not there:
+                continue
+            gpu = self.gpus.get(name)
+            if gpu is None or not all(map(self._tells_memory, there)):
+                return False
             resident = self._resident_mib(there)
             if not resident:
                 continue
-            gpu = self.gpus.get(name)
-            if gpu is None:
-                return False
             usable = memory.usable_mib(gpu.memory_mib, self.rules)
-            riders = [one for one in gpu.riders if one != job_id and one not in there]
-            needed = sum(self.jobs[one].claim().need_mib for one in riders)
+            # Those that take turns leave before this one runs; an owner and its guests stay.
+            owner = set() if gpu.protected is None else {gpu.protected}
+            stay = (owner | {*gpu.riders}) - {job_id, *there} - self.wheel.members.keys()
+            needed = sum(self.jobs[one].claim().need_mib for one in stay)
             need = self.jobs[job_id].claim().need_mib
             if not need:
                 need = round(usable * self.rules.unknown_room_pct / 100 / more)
@@ -332,7 +336,12 @@ class NodeMachine:
     def _resident_mib(self, jobs: Iterable[int]) -> int:
         """What these have on their GPUs now."""
         told = (self.jobs[one].told for one in jobs)
-        return sum(one.resident_mib for one in told if one)
+        return sum(one.resident_mib or 0 for one in told if one)
+
+    def _tells_memory(self, job_id: int) -> bool:
+        """Whether it is known what a job has on its GPUs."""
+        told = self.jobs[job_id].told
+        return told is not None and told.resident_mib is not None
 
     def _seat(self, gpu: GpuState, at_s: float) -> None:
         there = [self.jobs[job] for job in gpu.jobs]

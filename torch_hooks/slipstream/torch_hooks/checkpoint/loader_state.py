@@ -9,6 +9,7 @@ user's own: nobody can tell a counter that matters from the number of an open fi
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import functools
 import sys
@@ -30,16 +31,24 @@ else:
 _PARTS = ("generator", "synchronized_generator", "dataset", "collate_fn", "base_dataloader")
 _SAMPLERS = ("sampler", "batch_sampler")
 _DEEP = 6
+_MANY_SAMPLERS = 32
 _MANY_ITEMS = 256
 _MANY_OBJECTS = 5000
 _TORCHS_OWN = "torch.utils.data"
 
 
 class LoaderState:
-    """The memory of some loaders, from when this object is made."""
+    """The memory of some loaders, from when this object is made.
 
-    def __init__(self, loaders: Iterable[object]) -> None:
+    Args:
+        loaders: they.
+        everything: whether values that have not changed since then are saved, too: another process
+            may have them otherwise, because it passes over what changed them before.
+    """
+
+    def __init__(self, loaders: Iterable[object], *, everything: bool = False) -> None:
         self._loaders = tuple(loaders)
+        self._everything = everything
         self._at_first = {path: _copied(one) for path, (_, _, one) in self._values()}
         self._marks = {path: _mark(one) for path, one in self._at_first.items()}
 
@@ -52,6 +61,9 @@ class LoaderState:
         for path, (_, _, value) in self._values():
             if _mark(value) != self._marks.get(path):
                 values[path] = _to_save(path, value)
+            elif self._everything:
+                with contextlib.suppress(CheckpointError):  # no numbers, and it stays as it is
+                    values[path] = _to_save(path, value)
         return {"generators": generators, "values": values}
 
     def restore(self, then: dict[str, Any]) -> None:
@@ -108,7 +120,8 @@ def samplers_of(loader: object) -> Iterator[tuple[str, Any]]:
         path, one = waiting.pop()
         for name in _SAMPLERS:
             inner = getattr(one, name, None)
-            if inner is not None and all(inner is not other for other in seen):
+            is_new = inner is not None and all(inner is not other for other in seen)
+            if is_new and len(seen) < _MANY_SAMPLERS:
                 seen.append(inner)
                 yield f"{path}{name}", inner
                 waiting.append((f"{path}{name}.", inner))
@@ -191,7 +204,7 @@ def _numbers(value: Any) -> array[Any] | None:  # noqa: ANN401 (a list, an array
 
 def _to_save(path: str, value: Any) -> Any:  # noqa: ANN401 (a number, or many)
     if not isinstance(value, list):
-        return value
+        return _copied(value)  # a sampler may change it in place before it is written
     numbers = _numbers(value)
     if numbers is None:
         raise CheckpointError(f"{path} of a sampler changes, and is no list of numbers")

@@ -214,7 +214,7 @@ class Loops:
             if self.is_plain:
                 return
             try:
-                self._memory = LoaderState(_with_bases(loaders))
+                self._memory = LoaderState(_with_bases(loaders), everything=loop > 1)
             except Exception as error:  # noqa: BLE001 (attributes of the user's may do anything)
                 self._why_not = f"the loader cannot be looked into: {error!r}"
             if len(loaders) == 1 and _is_stateful(loaders[0]):

@@ -80,7 +80,10 @@ class PersistentWorkers:
         @functools.wraps(original)
         def iterate(loader: Any) -> Any:  # noqa: ANN401 (torch's)
             iterator = self._iterator_of(loader, original)
-            self._on_iterator(loader, iterator)
+            try:
+                self._on_iterator(loader, iterator)
+            except Exception as error:  # noqa: BLE001 (attributes of the user's may do anything)
+                self._on_problem(f"a loader cannot be looked into: {error!r}")
             return iterator
 
         kind.__iter__ = iterate
@@ -161,13 +164,13 @@ class PersistentWorkers:
         return self._first(loader, original)
 
     def _first(self, loader: Any, original: Callable[[Any], Any]) -> Any:  # noqa: ANN401 (torch's)
-        saved = self._saved(loader)
-        state = LoaderState([loader])
-        before = randomness.state(), state.state()
         try:
+            saved = self._saved(loader)
+            state = LoaderState([loader])
+            before = randomness.state(), state.state()
             given = [_as_read(one) for one in saved["workers"]] if saved else None
             reports = WorkerReports(loader.worker_init_fn, loader.num_workers, given)
-        except (OSError, RuntimeError) as error:  # no shared memory is left
+        except Exception as error:  # noqa: BLE001 (no shared memory is left; a user's attribute raises)
             self._on_problem(f"a loader's workers cannot report: {error}")
             self._begun.append(_Begun(weakref.ref(loader), None, None, 0))
             return original(loader)

@@ -9,6 +9,7 @@ process is given that one's states.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import pickle
 import struct
@@ -116,7 +117,8 @@ class _Worker:
 
         def create_fetcher(*arguments: Any) -> Any:  # noqa: ANN401 (torch's)
             _kind, dataset, _collation, collate, *_ = arguments
-            self._begin((dataset, collate))
+            with contextlib.suppress(Exception):  # what was not told is known to be missing
+                self._begin((dataset, collate))
             fetcher = create(*arguments)
             fetch = fetcher.fetch
 
@@ -125,7 +127,8 @@ class _Worker:
                     return fetch(index)
                 finally:
                     self._batches += 1
-                    self._tell(_NOW)
+                    with contextlib.suppress(Exception):
+                        self._tell(_NOW)
 
             fetcher.fetch = fetched
             return fetcher
