@@ -301,7 +301,7 @@ def unattached(cluster: Cluster, program: Program) -> Report:
     `why` must name the cause; `jobs` and the job's own output must say that it is not attached.
     """
     report = Report(program.name, "shared")
-    run = Run(cluster, program, "shared", pace_ms=PACE_MS)
+    run = Run(cluster, program, "shared", pace_ms=SLOW_PACE_MS)
 
     def told() -> dict[str, bool]:
         row = cluster.slipstream("jobs", "-j", run.job)
