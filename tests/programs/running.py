@@ -122,8 +122,9 @@ class Cluster:
 
     def has_ended(self, job: str) -> bool:
         """Whether Slurm has it no longer among those that wait or run."""
-        states = self.box.run("squeue", "-h", "-j", job, "-o", "%T", check=False).stdout.split()
-        return not states
+        shown = self.box.run("squeue", "-h", "-j", job, "-o", "%T", check=False)
+        is_away = "Unable to contact" in shown.stderr or "timed out" in shown.stderr
+        return not is_away and not shown.stdout.split()
 
     def wait(self, *jobs: str) -> None:
         """Until all of them have ended."""
@@ -304,6 +305,8 @@ def unattached(cluster: Cluster, program: Program) -> Report:
     run = Run(cluster, program, "shared", pace_ms=SLOW_PACE_MS)
 
     def told() -> dict[str, bool]:
+        if not cluster.why(run.job):
+            return {"why": False}  # the scheduler has not seen it yet
         row = cluster.slipstream("jobs", "-j", run.job)
         why = cluster.slipstream("why", run.job)
         lines = [line for line in why.splitlines() if "not attached" in line]
