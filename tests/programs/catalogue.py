@@ -62,6 +62,13 @@ ATTACHED: Final = (
     _python("spawn-ddp", "spawn_ddp.py"),
     Program(name="torchrun-ddp", line=f"{_TORCHRUN} ddp.py", gpus=2),
     Program(name="torchrun-fsdp", line=f"{_TORCHRUN} fsdp.py", gpus=2),
+    Program(
+        name="torchrun-two-nodes",
+        line="srun torchrun --nnodes=2 --nproc-per-node=1 --rdzv-backend=c10d "
+        "--rdzv-id=$SLURM_JOB_ID --rdzv-endpoint=127.0.0.1:$((20000 + SLURM_JOB_ID % 20000)) "
+        "ddp.py",
+        flags=("--nodes=2", "--ntasks-per-node=1"),
+    ),
     Program(name="srun-ddp", line="srun python srun_ddp.py", gpus=2, flags=("--ntasks=2",)),
     _python("no-trainer", "no_trainer.py", "datasets"),
     _python("ignite", "ignite_loop.py", "ignite"),
@@ -99,6 +106,7 @@ ATTACHED: Final = (
     _python("lines-autograd", "lines_autograd.py", restorable=True),
     _python("lines-own-checkpoints", "lines_own.py", restorable=True),
     _python("lines-accelerate", "lines_accelerate.py", restorable=True),
+    _python("lines-deepspeed", "lines_deepspeed.py", "deepspeed", restorable=True),
     Program(name="lines-torchrun", line=f"{_TORCHRUN} lines_ddp.py", gpus=2, restorable=True),
     Program(
         name="lines-srun",
