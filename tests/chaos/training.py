@@ -76,6 +76,8 @@ def main() -> None:
 
 def note(what: str, number: int, bits: int) -> None:
     """Append a line, at once and whole: the process may be killed at any moment."""
+    # Guests are told of their GPUs under the same name, and own none of them.
+    is_guest = "role=guest" in os.environ.get("SLURM_SLIPSTREAM", "")
     line = {
         "what": what,
         "minibatch": number,
@@ -84,7 +86,7 @@ def note(what: str, number: int, bits: int) -> None:
         "pid": os.getpid(),
         "restart": int(os.environ.get("SLURM_RESTART_COUNT", "0")),
         "node": os.environ.get("SLURMD_NODENAME", ""),
-        "gpus": os.environ.get("SLURM_JOB_GPUS", ""),
+        "gpus": "" if is_guest else os.environ.get("SLURM_JOB_GPUS", ""),
     }
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
     descriptor = os.open(os.environ["HISTORY"], flags, 0o644)

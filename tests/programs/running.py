@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 CLASSES: Final = ("guaranteed", "shared", "opportunistic")
 PACE_MS: Final = 60
 """How long reading a mini-batch takes while a program is to be slow."""
-SLOW_PACE_MS: Final = 200
+SLOW_PACE_MS: Final = 400
 """The same of one that is saved, requeued and moved meanwhile."""
 PATIENCE_S: Final = 240.0
 _LOOK_EVERY_S: Final = 0.2

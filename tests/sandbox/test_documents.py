@@ -47,6 +47,7 @@ ELSEWHERE = {
     r"# slipstream mode --disable": "tests/unit/test_cli_operators.py",
     r"python -m slipstream.torch_hooks.testing": "tests/unit/test_hooks_testing.py",
     r"torchrun ": "tests/unit/test_examples_ddp.py",
+    r"pip install build/wheels/": "tests/house/test_wheels.py",
     r"python train\.py": "tests/unit/test_examples_train.py",
 }
 """Commands that are run by another test: their beginning, and where."""

@@ -195,6 +195,8 @@ def test_the_coordinator_is_asked_and_followed(
         "task": "0",
         "tasks": "1",
         "gpus": "1",
+        "gpus_per_task": "0",
+        "tasks_per_gpu": "0",
         "role": "guest",
         "class": "opportunistic",
         "waits": "1",

@@ -69,9 +69,10 @@ def said(box: Sandbox, *words: str) -> str:
 
 
 def test_programs_without_hooks_are_told_where_their_user_looks(
-    box: Sandbox, tmp_path: Path
+    box: Sandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In `why`, in `jobs` and in their own output; a training with hooks and a sleeper are not."""
+    monkeypatch.setenv("COLUMNS", "200")  # a narrow terminal would cut the marks off
     flags = (OURS, "--gres=gpu:1", "-c1", f"--chdir={tmp_path}")
     jobs = {
         name: sbatch(box, tmp_path / name, *flags, script=script)
