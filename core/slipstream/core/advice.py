@@ -6,8 +6,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 # At run time too: the journal reads these classes back by their annotations.
-from slipstream.core.classes import Strength  # noqa: TC001
-from slipstream.core.reasons import Reason  # noqa: TC001
+from slipstream.core.classes import Strength  # noqa: TC001 (read back by annotations)
+from slipstream.core.reasons import Reason  # noqa: TC001 (read back by annotations)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,8 +11,8 @@ from enum import StrEnum
 from typing import TypeAlias
 
 # At run time too: the journal reads these classes back by their annotations.
-from slipstream.core.advice import Advice  # noqa: TC001
-from slipstream.core.classes import JobClass, Role  # noqa: TC001
+from slipstream.core.advice import Advice  # noqa: TC001 (read back by annotations)
+from slipstream.core.classes import JobClass, Role  # noqa: TC001 (read back by annotations)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,16 +11,16 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 # At run time too: the journal reads these classes back by their annotations.
-from slipstream.core.advice import Advice  # noqa: TC001
-from slipstream.core.classes import Mode  # noqa: TC001
-from slipstream.core.extending import Wait  # noqa: TC001
-from slipstream.core.figures import Figures  # noqa: TC001
-from slipstream.core.moves import Left, Saga  # noqa: TC001
-from slipstream.core.packing import Paired  # noqa: TC001
-from slipstream.core.parking import Parked  # noqa: TC001
-from slipstream.core.records import JobRecord  # noqa: TC001
+from slipstream.core.advice import Advice  # noqa: TC001 (read back by annotations)
+from slipstream.core.classes import Mode  # noqa: TC001 (read back by annotations)
+from slipstream.core.extending import Wait  # noqa: TC001 (read back by annotations)
+from slipstream.core.figures import Figures  # noqa: TC001 (read back by annotations)
+from slipstream.core.moves import Left, Saga  # noqa: TC001 (read back by annotations)
+from slipstream.core.packing import Paired  # noqa: TC001 (read back by annotations)
+from slipstream.core.parking import Parked  # noqa: TC001 (read back by annotations)
+from slipstream.core.records import JobRecord  # noqa: TC001 (read back by annotations)
 from slipstream.core.rules import Rules
-from slipstream.core.sights import (  # noqa: TC001
+from slipstream.core.sights import (  # noqa: TC001 (read back by annotations)
     GpuUse,
     JobSight,
     NodeSight,
@@ -28,8 +28,8 @@ from slipstream.core.sights import (  # noqa: TC001
     Request,
     Training,
 )
-from slipstream.core.topology import Group  # noqa: TC001
-from slipstream.core.upgrading import Upgraded  # noqa: TC001
+from slipstream.core.topology import Group  # noqa: TC001 (read back by annotations)
+from slipstream.core.upgrading import Upgraded  # noqa: TC001 (read back by annotations)
 
 
 @dataclass(frozen=True, slots=True)

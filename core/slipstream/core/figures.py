@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Final
 
 # At run time too: the journal reads these classes back by their annotations.
-from slipstream.core.sights import Measured  # noqa: TC001
+from slipstream.core.sights import Measured  # noqa: TC001 (read back by annotations)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

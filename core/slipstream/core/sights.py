@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 # At run time too: the journal reads these classes back by their annotations.
-from slipstream.core.classes import JobClass, Per, Role  # noqa: TC001
-from slipstream.core.estimate import Estimate  # noqa: TC001
+from slipstream.core.classes import JobClass, Per, Role  # noqa: TC001 (read back by annotations)
+from slipstream.core.estimate import Estimate  # noqa: TC001 (read back by annotations)
 
 
 @dataclass(frozen=True, slots=True)

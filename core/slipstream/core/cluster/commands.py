@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 # At run time too: the journal reads these classes back by their annotations.
-from slipstream.core.classes import Role  # noqa: TC001
-from slipstream.core.cluster.asks import Place  # noqa: TC001
+from slipstream.core.classes import Role  # noqa: TC001 (read back by annotations)
+from slipstream.core.cluster.asks import Place  # noqa: TC001 (read back by annotations)
 
 
 @dataclass(frozen=True, slots=True)
